@@ -1,0 +1,352 @@
+"""The Scenario: what there is to run, and on what.
+
+A scenario knows the pipeline's shape, how long every operator takes, how slow every
+link is and how much memory there is. It knows nothing of orders or transports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pipesim.errors import ScenarioError
+
+__all__ = ["DOWN", "KINDS", "UP", "Array", "Direction", "Kind", "Placement", "Scenario"]
+
+Array: TypeAlias = NDArray[np.float64]
+
+Kind = Literal["F", "B", "W", "BW"]
+"""F forward; B backward for the input gradient; W backward for the weight gradient;
+BW both of them fused."""
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+Direction = Literal["down", "up"]
+DOWN, UP = 0, 1
+"""Columns of a delay array: activations go down (to higher stages), gradients up."""
+
+Placement = Literal["plain", "interleaved", "v"]
+
+_MATRIX_FIELDS = ("forward_ms", "backward_ms", "weight_ms", "fused_backward_ms")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Scenario:
+    """A pipeline, its operator times, its links and its memory.
+
+    Parameters
+    ----------
+    stages : int
+        Number of virtual stages S, in model order.
+    microbatches : int
+        Number of micro-batches N of one iteration.
+    placement : sequence of int, shape [S]
+        The device of each stage; devices are 0 … D−1. Default: one stage a device. See
+        :meth:`place` for interleaved and V placements by name.
+    forward_ms, backward_ms, weight_ms : array_like, shape [], [S] or [S, N]
+        Operator times in milliseconds, broadcast to [S, N]. ``backward_ms`` is the
+        input-gradient half of the backward (B), ``weight_ms`` the other half (W).
+    fused_backward_ms : array_like, optional
+        Time of a fused backward (BW). Default: B + W.
+    latency_ms, occupancy_ms : array_like, shape [], [S−1] or [S−1, 2]
+        Delay of each link, one column for each direction (``DOWN``, ``UP``); link i
+        joins stages i and i+1. *Latency* is time in flight that blocks nobody;
+        *occupancy* is a busy kernel on the sender's communication stream directly before
+        the message, the way published experiments inject delays. A link's delay c is
+        their sum. A link inside one device has no delay.
+    message_bytes : array_like, shape [] or [S−1]
+        Size of one message on each link.
+    activation_limit, host_limit : array_like, shape [] or [D]
+        Most activations (stage × micro-batch) that each device may hold, and that each
+        host may hold for it. ``inf``: no limit.
+    activation_bytes : float
+        Size of the activations that one stage saves for one micro-batch.
+    released_by_b : float
+        Part of them, 0 … 1, that B gives back; W gives back the rest, BW all.
+    name, source : str
+        For people: what this is and where its numbers come from.
+
+    Raises
+    ------
+    ScenarioError
+        A value is missing, negative, not finite, or of the wrong shape.
+
+    Examples
+    --------
+    The worked example of the PipeMorph paper, with 20 ms on link 0:
+
+    >>> scenario = Scenario().with_delay(20, links=[0])
+    >>> scenario.stages, scenario.microbatches, float(scenario.delay_ms[0, DOWN])
+    (4, 12, 20.0)
+    """
+
+    stages: int = 4
+    microbatches: int = 12
+    placement: Sequence[int] = ()
+    forward_ms: ArrayLike = 10.0
+    backward_ms: ArrayLike = 10.0
+    weight_ms: ArrayLike = 10.0
+    fused_backward_ms: ArrayLike | None = None
+    latency_ms: ArrayLike = 0.0
+    occupancy_ms: ArrayLike = 0.0
+    message_bytes: ArrayLike = 0.0
+    activation_limit: ArrayLike = np.inf
+    host_limit: ArrayLike = np.inf
+    activation_bytes: float = 0.0
+    released_by_b: float = 0.5
+    name: str = ""
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        for field in ("stages", "microbatches"):
+            value = getattr(self, field)
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+                raise ScenarioError(f"{field} must be a whole number of at least 1, not {value!r}")
+            self._set(field, int(value))
+        self._set("placement", self._checked_placement())
+        links, per_op = self.stages - 1, (self.stages, self.microbatches)
+        for field in _MATRIX_FIELDS:
+            value = getattr(self, field)
+            if value is None:
+                value = np.add(self.backward_ms, self.weight_ms)
+            self._set(field, _broadcast(field, value, per_op))
+        for field in ("latency_ms", "occupancy_ms"):
+            self._set(field, _broadcast(field, getattr(self, field), (links, 2)))
+        self._set("message_bytes", _broadcast("message_bytes", self.message_bytes, (links,)))
+        for field in ("activation_limit", "host_limit"):
+            value = _broadcast(field, getattr(self, field), (self.devices,), allow_inf=True)
+            self._set(field, value)
+        for field in ("activation_bytes", "released_by_b"):
+            self._set(field, float(_broadcast(field, getattr(self, field), ())))
+        if self.released_by_b > 1:
+            raise ScenarioError(f"released_by_b must be between 0 and 1, not {self.released_by_b}")
+        for link in np.flatnonzero(self.delay_ms.any(axis=1)):
+            self.check_link(int(link))
+
+    def _set(self, field: str, value: object) -> None:
+        object.__setattr__(self, field, value)
+
+    def _checked_placement(self) -> tuple[int, ...]:
+        placement = tuple(int(device) for device in self.placement) or tuple(range(self.stages))
+        if len(placement) != self.stages:
+            raise ScenarioError(
+                f"placement names {len(placement)} devices for {self.stages} stages"
+            )
+        if set(placement) != set(range(max(placement) + 1)):
+            raise ScenarioError(
+                f"placement {list(placement)} must use devices 0 … D−1, all of them"
+            )
+        return placement
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Scenario):
+            return NotImplemented
+        return all(
+            np.array_equal(getattr(self, field), getattr(other, field))
+            for field in self.__dataclass_fields__
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    # -- shape ---------------------------------------------------------------------------
+
+    @property
+    def devices(self) -> int:
+        """Number of devices D."""
+        return max(self.placement) + 1
+
+    @cached_property
+    def stages_of(self) -> tuple[tuple[int, ...], ...]:
+        """The stages of each device, in model order."""
+        return tuple(
+            tuple(s for s in range(self.stages) if self.placement[s] == d)
+            for d in range(self.devices)
+        )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether stage s is on device s, for every stage."""
+        return self.placement == tuple(range(self.stages))
+
+    def crosses(self, link: int) -> bool:
+        """Whether link ``link`` joins two different devices."""
+        return self.placement[link] != self.placement[link + 1]
+
+    @staticmethod
+    def place(placement: Placement, devices: int, chunks: int = 1) -> tuple[int, ...]:
+        """Return the device of each of ``devices · chunks`` stages.
+
+        ``plain`` and ``interleaved``: s mod D. ``v``: down, then back up, and so on.
+
+        Examples
+        --------
+        >>> Scenario.place("v", devices=3, chunks=2)
+        (0, 1, 2, 2, 1, 0)
+        """
+        if placement not in get_args(Placement):
+            raise ScenarioError(f"unknown placement {placement!r}: plain, interleaved or v")
+        if devices < 1 or chunks < 1:
+            raise ScenarioError("a placement needs at least one device and one chunk")
+        if placement == "plain" and chunks > 1:
+            raise ScenarioError("a plain placement has one chunk a device")
+        down = tuple(range(devices))
+        bounces = placement == "v"
+        return tuple(d for c in range(chunks) for d in (down[::-1] if bounces and c % 2 else down))
+
+    # -- times and delays ----------------------------------------------------------------
+
+    @cached_property
+    def delay_ms(self) -> Array:
+        """Delay of each link and direction, shape [S−1, 2]: latency + occupancy."""
+        return _frozen(np.add(self.latency_ms, self.occupancy_ms))
+
+    def durations_ms(self, kind: Kind) -> Array:
+        """Operator times of one kind, shape [S, N]."""
+        fields: dict[Kind, ArrayLike] = {
+            "F": self.forward_ms,
+            "B": self.backward_ms,
+            "W": self.weight_ms,
+            "BW": self.fused_backward_ms if self.fused_backward_ms is not None else 0.0,
+        }
+        return np.asarray(fields[kind])
+
+    @property
+    def slow_links(self) -> tuple[int, ...]:
+        """The links with a delay in at least one direction."""
+        return tuple(int(link) for link in np.flatnonzero(self.delay_ms.any(axis=1)))
+
+    def check_link(self, link: int) -> None:
+        """Raise :class:`ScenarioError` unless ``link`` joins stages of two devices."""
+        if not 0 <= link < self.stages - 1:
+            known = f"0 to {self.stages - 2}" if self.stages > 1 else "none: there is one stage"
+            raise ScenarioError(f"there is no link {link} (links: {known})")
+        if not self.crosses(link):
+            raise ScenarioError(
+                f"link {link} joins stages {link} and {link + 1}, both on device "
+                f"{self.placement[link]}: it cannot have a delay"
+            )
+
+    # -- new scenarios from old ----------------------------------------------------------
+
+    def with_delay(
+        self,
+        delay_ms: float,
+        links: Sequence[int],
+        *,
+        directions: Sequence[Direction] = ("down", "up"),
+        kind: Literal["latency", "occupancy"] = "occupancy",
+    ) -> Scenario:
+        """Return this scenario with ``delay_ms`` on the given links, other delays kept.
+
+        Parameters
+        ----------
+        delay_ms : float
+            The delay of each message, in milliseconds.
+        links : sequence of int
+            Link i joins stages i and i+1.
+        directions : sequence of {"down", "up"}
+            ``down`` delays activations, ``up`` gradients.
+        kind : {"occupancy", "latency"}
+            Where the delay is spent, see the class.
+
+        Raises
+        ------
+        ScenarioError
+            A link does not exist or lies inside one device, or the delay is not a time.
+        """
+        field = f"{kind}_ms"
+        delays = np.array(getattr(self, field))
+        for link in links:
+            self.check_link(link)
+            for direction in directions:
+                delays[link, DOWN if direction == "down" else UP] = delay_ms
+        return self._replaced(**{field: delays})
+
+    def without_delay(self) -> Scenario:
+        """Return this scenario with every link healthy."""
+        return self._replaced(latency_ms=0.0, occupancy_ms=0.0)
+
+    def scaled(self, factor: float) -> Scenario:
+        """Return this scenario with every time and delay multiplied by ``factor``."""
+        fields = (*_MATRIX_FIELDS, "latency_ms", "occupancy_ms")
+        return self._replaced(**{f: np.multiply(getattr(self, f), factor) for f in fields})
+
+    def interleaved(self, chunks: int) -> Scenario:
+        """Cut every stage into ``chunks`` virtual stages, placed at s mod D.
+
+        Operator times, activation sizes and so the activations that fit are divided among
+        the chunks. A virtual link has the delay of the physical link between its two
+        devices; the link from the last device back to the first is healthy.
+
+        Raises
+        ------
+        ScenarioError
+            This scenario is not plain, or ``chunks`` is below 1.
+        """
+        if not self.is_plain:
+            raise ScenarioError("only a plain placement can be cut into interleaved chunks")
+        devices = self.stages
+        placement = self.place("interleaved", devices, chunks)
+        ways = list(pairwise(placement))
+
+        def tile(values: ArrayLike) -> Array:
+            return np.tile(np.asarray(values), (chunks, 1)) / chunks
+
+        def physical(delays: ArrayLike) -> Array:
+            old, new = np.asarray(delays), np.zeros((len(ways), 2))
+            for link, (a, b) in enumerate(ways):
+                if b == a + 1:
+                    new[link] = old[a]
+                elif b == a - 1:  # two devices: the way back runs over the same link
+                    new[link] = old[b, ::-1]
+            return new
+
+        sizes = np.asarray(self.message_bytes)
+        return self._replaced(
+            stages=len(placement),
+            placement=placement,
+            **{field: tile(getattr(self, field)) for field in _MATRIX_FIELDS},
+            latency_ms=physical(self.latency_ms),
+            occupancy_ms=physical(self.occupancy_ms),
+            message_bytes=np.array([sizes[min(a, b)] if a != b else 0.0 for a, b in ways]),
+            activation_limit=np.multiply(self.activation_limit, chunks),
+            host_limit=np.multiply(self.host_limit, chunks),
+            activation_bytes=self.activation_bytes / chunks,
+        )
+
+    def _replaced(self, **changes: object) -> Scenario:
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+
+def _frozen(array: Array) -> Array:
+    array.setflags(write=False)
+    return array
+
+
+def _broadcast(
+    field: str, value: ArrayLike, shape: tuple[int, ...], *, allow_inf: bool = False
+) -> Array:
+    """Check that ``value`` holds times or sizes and stretch it along its last axes."""
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ScenarioError(f"{field} must hold numbers, in rows of one length") from None
+    if np.isnan(array).any() or (array < 0).any() or not (allow_inf or np.isfinite(array).all()):
+        bad = next(x for x in array.flat if np.isnan(x) or x < 0 or np.isinf(x))
+        raise ScenarioError(
+            f"{field} must be {'' if allow_inf else 'finite and '}at least 0, not {bad:g}"
+        )
+    if array.ndim > len(shape) or any(a != b for a, b in zip(array.shape, shape, strict=False)):
+        raise ScenarioError(f"{field} has shape {list(array.shape)}, expected {_prefixes(shape)}")
+    array = array.reshape(array.shape + (1,) * (len(shape) - array.ndim))
+    return _frozen(np.array(np.broadcast_to(array, shape)))
+
+
+def _prefixes(shape: tuple[int, ...]) -> str:
+    options = [str(list(shape[:n])) for n in range(1, len(shape) + 1)]
+    return " or ".join(["one number", *options])

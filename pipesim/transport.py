@@ -1,0 +1,166 @@
+"""Transports: how a message gets from one stage to the next, and what it blocks.
+
+A transport is a set of options. What they mean is told once, by :mod:`pipesim.lowering`
+(which instructions) and :mod:`pipesim.engine` (how instructions take time).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import ClassVar, Literal, TypeAlias
+
+from pipesim.errors import ScenarioError
+
+__all__ = [
+    "TRANSPORTS",
+    "Delegated",
+    "Exchange",
+    "Ideal",
+    "Isolated",
+    "Nccl",
+    "Transport",
+    "transport",
+]
+
+
+class _Checked:
+    """Options are finite and not negative; the name is the text form."""
+
+    name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        for option in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, option.name)
+            if isinstance(value, bool | str) or value is None:
+                continue
+            unlimited = option.name.endswith("bytes_per_ms") and value == math.inf
+            if not (value >= 0 and (math.isfinite(value) or unlimited)):
+                raise ScenarioError(f"{self.name}: {option.name} must not be {value!r}")
+            if value == 0 and option.name in ("bytes_per_ms", "copy_bytes_per_ms", "delegates"):
+                raise ScenarioError(f"{self.name}: {option.name} must be above 0")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Ideal(_Checked):
+    """The analytical model: a message arrives its link's delay after its operator ends.
+
+    Any number is in flight and nothing blocks compute.
+    """
+
+    name: ClassVar[str] = "ideal"
+
+
+@dataclass(frozen=True)
+class Nccl(_Checked):
+    """GPU-launched point-to-point kernels, with head-of-line blocking.
+
+    Parameters
+    ----------
+    p2p_streams : {"device", "peer", "direction"}
+        Which communication kernels share a stream: all of a device; those with one
+        neighbour; those that send to, or receive from, one neighbour.
+    fused : bool
+        Whether neighbouring communication instructions become one group kernel.
+    base_ms, bytes_per_ms : float
+        A transfer takes ``base_ms + bytes / bytes_per_ms``.
+    eager_bytes : float
+        Up to this size a send does not wait for its receive. 0: always rendezvous.
+    """
+
+    name: ClassVar[str] = "nccl"
+    p2p_streams: Literal["device", "peer", "direction"] = "device"
+    fused: bool = True
+    base_ms: float = 0.0
+    bytes_per_ms: float = math.inf
+    eager_bytes: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.p2p_streams not in ("device", "peer", "direction"):
+            raise ScenarioError(f"nccl: unknown p2p_streams {self.p2p_streams!r}")
+
+
+@dataclass(frozen=True)
+class Exchange(_Checked):
+    """Megatron's 1F1B: blocking exchanges with one neighbour at a time.
+
+    After an operator a device sends its result and, if its next operator needs something
+    from the same neighbour, receives that in the same batch; it computes on when the batch
+    has ended. Times as for :class:`Nccl`.
+    """
+
+    name: ClassVar[str] = "exchange"
+    base_ms: float = 0.0
+    bytes_per_ms: float = math.inf
+
+
+@dataclass(frozen=True)
+class Delegated(_Checked):
+    """CPU delegation: messages leave through host memory and never block a GPU queue.
+
+    Parameters
+    ----------
+    delegates : int, optional
+        Delegate processes for each neighbour and direction, used round robin; each is
+        occupied by a message for ``base_ms`` and the link's whole delay. Default: enough
+        that one is always free.
+    only_slow : bool
+        Delegate the messages of slow links alone; the others stay NCCL groups.
+    base_ms : float
+        Time that every delegated message takes, on a healthy link too.
+    copy_ms, copy_bytes_per_ms : float
+        A copy between device and host takes ``copy_ms + bytes / copy_bytes_per_ms`` on a
+        copy engine; a device has one for each way.
+    """
+
+    name: ClassVar[str] = "delegated"
+    delegates: int | None = None
+    only_slow: bool = False
+    base_ms: float = 0.0
+    copy_ms: float = 0.0
+    copy_bytes_per_ms: float = math.inf
+
+
+@dataclass(frozen=True)
+class Isolated(_Checked):
+    """The straw man: NCCL sends in GPU processes of their own.
+
+    Nothing is blocked, but both devices of a slow link compute ``compute_slowdown`` times
+    slower (paper: one backward took 61.9 ms instead of 31.1 ms).
+    """
+
+    name: ClassVar[str] = "isolated"
+    compute_slowdown: float = 61.9 / 31.1
+    base_ms: float = 0.0
+    bytes_per_ms: float = math.inf
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.compute_slowdown < 1:
+            raise ScenarioError("isolated: compute_slowdown must be at least 1")
+
+
+Transport: TypeAlias = Ideal | Nccl | Exchange | Delegated | Isolated
+
+TRANSPORTS: dict[str, type[Transport]] = {
+    kind.name: kind for kind in (Ideal, Nccl, Exchange, Delegated, Isolated)
+}
+
+
+def transport(name: str | Transport) -> Transport:
+    """Return the transport of that name with its default options; pass one through.
+
+    Raises
+    ------
+    ScenarioError
+        There is no such transport.
+    """
+    if not isinstance(name, str):
+        return name
+    if name not in TRANSPORTS:
+        raise ScenarioError(f"unknown transport {name!r}: one of {', '.join(TRANSPORTS)}")
+    return TRANSPORTS[name]()
