@@ -14,7 +14,7 @@ compute during which it is expected, and nothing arrives the moment that it leav
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from pipesim.program import Compute, Group, Instruction, Message, Post, Program
@@ -145,9 +145,12 @@ class _Expected(NamedTuple):
 
 
 def _queued(
-    messages: _Messages, scenario: Scenario, nccl: Nccl, posted: set[Message] | None = None
+    messages: _Messages, scenario: Scenario, nccl: Nccl, posted: Container[Message] = ()
 ) -> Instructions:
-    """Queue communication in expected order and post receives ahead of overlapping compute."""
+    """Queue kernels in expected order, receives ahead of the compute that they overlap.
+
+    The messages in ``posted`` stay out of the queue.
+    """
     schedule = messages.schedule
     expected = _Expected.of(schedule, scenario)
 
@@ -158,56 +161,54 @@ def _queued(
         return {"device": 0, "peer": peer, "direction": (peer, sending)}[nccl.p2p_streams]
 
     def device(d: int) -> Iterator[Instruction]:
-        ends = [expected.end[op] for op in schedule.orders[d]]
+        order = schedule.orders[d]
+        ends = [expected.end[op] for op in order]
+        queued = [message for message in messages.of_device(d) if message not in posted]
         slots = _slots(
-            messages, d, expected, lambda message: bisect_left(ends, expected.end[message.producer])
+            order, queued, expected, lambda m: bisect_left(ends, expected.end[m.producer])
         )
-        for slot, op in enumerate([*schedule.orders[d], None]):
-            run = slots[slot]
-            consumed = messages.received.get(op) if op else None
-            for batch in (
-                _split_before_consumer(run, consumed) if nccl.fused else [[m] for m in run]
-            ):
-                yield from _groups(batch, d)
-            if op is not None:
-                yield messages.compute(op)
+        for op, run in zip(order, slots, strict=False):
+            yield from kernels(d, run, messages.received.get(op))
+            yield messages.compute(op)
+            sent = messages.sent.get(op)
+            if sent and sent in posted:
+                yield Post(sent)
+        yield from kernels(d, slots[-1], None)
 
-    def _groups(batch: list[Message], d: int) -> Iterator[Instruction]:
-        streams: dict[Hashable, list[Message]] = {}
-        for message in batch:
-            if posted and message in posted:
-                if schedule.placement[message.producer.stage] == d:
-                    yield Post(message)
-            else:
+    def kernels(d: int, run: list[Message], consumed: Message | None) -> Iterator[Instruction]:
+        batches = _split_after(run, consumed) if nccl.fused else [[message] for message in run]
+        for batch in batches:
+            streams: dict[Hashable, list[Message]] = {}
+            for message in batch:
                 streams.setdefault(stream(message, d), []).append(message)
-        for key, fused in streams.items():
-            yield _group(schedule, d, fused, stream=key)
+            for key, fused in streams.items():
+                yield _group(schedule, d, fused, stream=key)
 
     return tuple(tuple(device(d)) for d in range(schedule.devices))
 
 
 def _slots(
-    messages: _Messages, d: int, expected: _Expected, receive_slot: Callable[[Message], int]
+    order: Sequence[Op],
+    messages: Iterable[Message],
+    expected: _Expected,
+    receive_slot: Callable[[Message], int],
 ) -> list[list[Message]]:
-    """Sort a device's messages into the gaps before each compute, and after the last.
+    """Sort a device's messages into the gaps before each operator, and after the last.
 
     A send goes right after its operator, a receive where ``receive_slot`` says; the common
     order of messages wins over both.
     """
-    schedule = messages.schedule
-    order = schedule.orders[d]
     position = {op: i for i, op in enumerate(order)}
     slots: list[list[Message]] = [[] for _ in range(len(order) + 1)]
     slot = 0
-    for message in sorted(messages.of_device(d), key=lambda m: expected.rank[m.producer]):
-        sent_after = position.get(message.producer)
-        wanted = receive_slot(message) if sent_after is None else sent_after + 1
-        slot = max(slot, wanted)
+    for message in sorted(messages, key=lambda m: expected.rank[m.producer]):
+        sent_by = position.get(message.producer)
+        slot = max(slot, receive_slot(message) if sent_by is None else sent_by + 1)
         slots[slot].append(message)
     return slots
 
 
-def _split_before_consumer(run: list[Message], consumed: Message | None) -> list[list[Message]]:
+def _split_after(run: list[Message], consumed: Message | None) -> list[list[Message]]:
     """Close a group at the receive that the next compute is waiting for."""
     if consumed not in run:
         return [run] if run else []
@@ -267,18 +268,19 @@ def _in_expected_order(messages: _Messages, scenario: Scenario) -> Instructions:
     expected = _Expected.of(schedule, scenario)
 
     def device(d: int) -> Iterator[Instruction]:
-        starts = [expected.start[op] for op in schedule.orders[d]]
+        order = schedule.orders[d]
+        starts = [expected.start[op] for op in order]
         slots = _slots(
-            messages,
-            d,
+            order,
+            messages.of_device(d),
             expected,
-            lambda message: bisect_left(starts, expected.end[message.producer]),
+            lambda m: bisect_left(starts, expected.end[m.producer]),
         )
         for slot, run in enumerate(slots):
             if run:
                 yield _group(schedule, d, run, blocking=True)
-            if slot < len(starts):
-                yield messages.compute(schedule.orders[d][slot])
+            if slot < len(order):
+                yield messages.compute(order[slot])
 
     return tuple(tuple(device(d)) for d in range(schedule.devices))
 

@@ -6,6 +6,7 @@ link is and how much memory there is. It knows nothing of orders or transports.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -35,7 +36,7 @@ Placement = Literal["plain", "interleaved", "v"]
 _MATRIX_FIELDS = ("forward_ms", "backward_ms", "weight_ms", "fused_backward_ms")
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, init=False)
 class Scenario:
     """A pipeline, its operator times, its links and its memory.
 
@@ -85,63 +86,72 @@ class Scenario:
     (4, 12, 20.0)
     """
 
-    stages: int = 4
-    microbatches: int = 12
-    placement: Sequence[int] = ()
-    forward_ms: ArrayLike = 10.0
-    backward_ms: ArrayLike = 10.0
-    weight_ms: ArrayLike = 10.0
-    fused_backward_ms: ArrayLike | None = None
-    latency_ms: ArrayLike = 0.0
-    occupancy_ms: ArrayLike = 0.0
-    message_bytes: ArrayLike = 0.0
-    activation_limit: ArrayLike = np.inf
-    host_limit: ArrayLike = np.inf
-    activation_bytes: float = 0.0
-    released_by_b: float = 0.5
-    name: str = ""
-    source: str = ""
+    stages: int
+    microbatches: int
+    placement: tuple[int, ...]
+    forward_ms: Array
+    backward_ms: Array
+    weight_ms: Array
+    fused_backward_ms: Array
+    latency_ms: Array
+    occupancy_ms: Array
+    message_bytes: Array
+    activation_limit: Array
+    host_limit: Array
+    activation_bytes: float
+    released_by_b: float
+    name: str
+    source: str
 
-    def __post_init__(self) -> None:
-        for field in ("stages", "microbatches"):
-            value = getattr(self, field)
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-                raise ScenarioError(f"{field} must be a whole number of at least 1, not {value!r}")
-            self._set(field, int(value))
-        self._set("placement", self._checked_placement())
-        links, per_op = self.stages - 1, (self.stages, self.microbatches)
-        for field in _MATRIX_FIELDS:
-            value = getattr(self, field)
-            if value is None:
-                value = np.add(self.backward_ms, self.weight_ms)
-            self._set(field, _broadcast(field, value, per_op))
-        for field in ("latency_ms", "occupancy_ms"):
-            self._set(field, _broadcast(field, getattr(self, field), (links, 2)))
-        self._set("message_bytes", _broadcast("message_bytes", self.message_bytes, (links,)))
-        for field in ("activation_limit", "host_limit"):
-            value = _broadcast(field, getattr(self, field), (self.devices,), allow_inf=True)
-            self._set(field, value)
-        for field in ("activation_bytes", "released_by_b"):
-            self._set(field, float(_broadcast(field, getattr(self, field), ())))
+    def __init__(
+        self,
+        *,
+        stages: int = 4,
+        microbatches: int = 12,
+        placement: Sequence[int] = (),
+        forward_ms: ArrayLike = 10.0,
+        backward_ms: ArrayLike = 10.0,
+        weight_ms: ArrayLike = 10.0,
+        fused_backward_ms: ArrayLike | None = None,
+        latency_ms: ArrayLike = 0.0,
+        occupancy_ms: ArrayLike = 0.0,
+        message_bytes: ArrayLike = 0.0,
+        activation_limit: ArrayLike = np.inf,
+        host_limit: ArrayLike = np.inf,
+        activation_bytes: float = 0.0,
+        released_by_b: float = 0.5,
+        name: str = "",
+        source: str = "",
+    ) -> None:
+        self._set("stages", _count("stages", stages))
+        self._set("microbatches", _count("microbatches", microbatches))
+        self._set("placement", _checked_placement(placement, self.stages))
+        per_op, per_link = (self.stages, self.microbatches), (self.stages - 1,)
+        self._set("forward_ms", _broadcast("forward_ms", forward_ms, per_op))
+        self._set("backward_ms", _broadcast("backward_ms", backward_ms, per_op))
+        self._set("weight_ms", _broadcast("weight_ms", weight_ms, per_op))
+        fused = (
+            self.backward_ms + self.weight_ms if fused_backward_ms is None else fused_backward_ms
+        )
+        self._set("fused_backward_ms", _broadcast("fused_backward_ms", fused, per_op))
+        self._set("latency_ms", _broadcast("latency_ms", latency_ms, (*per_link, 2)))
+        self._set("occupancy_ms", _broadcast("occupancy_ms", occupancy_ms, (*per_link, 2)))
+        self._set("message_bytes", _broadcast("message_bytes", message_bytes, per_link))
+        limits = {"activation_limit": activation_limit, "host_limit": host_limit}
+        for field, limit in limits.items():
+            self._set(field, _broadcast(field, limit, (self.devices,), allow_inf=True))
+        sizes = {"activation_bytes": activation_bytes, "released_by_b": released_by_b}
+        for field, size in sizes.items():
+            self._set(field, float(_broadcast(field, size, ())))
         if self.released_by_b > 1:
             raise ScenarioError(f"released_by_b must be between 0 and 1, not {self.released_by_b}")
-        for link in np.flatnonzero(self.delay_ms.any(axis=1)):
-            self.check_link(int(link))
+        self._set("name", name)
+        self._set("source", source)
+        for link in self.slow_links:
+            self.check_link(link)
 
     def _set(self, field: str, value: object) -> None:
         object.__setattr__(self, field, value)
-
-    def _checked_placement(self) -> tuple[int, ...]:
-        placement = tuple(int(device) for device in self.placement) or tuple(range(self.stages))
-        if len(placement) != self.stages:
-            raise ScenarioError(
-                f"placement names {len(placement)} devices for {self.stages} stages"
-            )
-        if set(placement) != set(range(max(placement) + 1)):
-            raise ScenarioError(
-                f"placement {list(placement)} must use devices 0 … D−1, all of them"
-            )
-        return placement
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Scenario):
@@ -203,17 +213,17 @@ class Scenario:
     @cached_property
     def delay_ms(self) -> Array:
         """Delay of each link and direction, shape [S−1, 2]: latency + occupancy."""
-        return _frozen(np.add(self.latency_ms, self.occupancy_ms))
+        return _frozen(self.latency_ms + self.occupancy_ms)
 
     def durations_ms(self, kind: Kind) -> Array:
         """Operator times of one kind, shape [S, N]."""
-        fields: dict[Kind, ArrayLike] = {
+        fields: dict[Kind, Array] = {
             "F": self.forward_ms,
             "B": self.backward_ms,
             "W": self.weight_ms,
-            "BW": self.fused_backward_ms if self.fused_backward_ms is not None else 0.0,
+            "BW": self.fused_backward_ms,
         }
-        return np.asarray(fields[kind])
+        return fields[kind]
 
     @property
     def slow_links(self) -> tuple[int, ...]:
@@ -274,7 +284,7 @@ class Scenario:
     def scaled(self, factor: float) -> Scenario:
         """Return this scenario with every time and delay multiplied by ``factor``."""
         fields = (*_MATRIX_FIELDS, "latency_ms", "occupancy_ms")
-        return self._replaced(**{f: np.multiply(getattr(self, f), factor) for f in fields})
+        return self._replaced(**{f: getattr(self, f) * factor for f in fields})
 
     def interleaved(self, chunks: int) -> Scenario:
         """Cut every stage into ``chunks`` virtual stages, placed at s mod D.
@@ -294,11 +304,11 @@ class Scenario:
         placement = self.place("interleaved", devices, chunks)
         ways = list(pairwise(placement))
 
-        def tile(values: ArrayLike) -> Array:
-            return np.tile(np.asarray(values), (chunks, 1)) / chunks
+        def tile(values: Array) -> Array:
+            return np.tile(values, (chunks, 1)) / chunks
 
-        def physical(delays: ArrayLike) -> Array:
-            old, new = np.asarray(delays), np.zeros((len(ways), 2))
+        def physical(old: Array) -> Array:
+            new = np.zeros((len(ways), 2))
             for link, (a, b) in enumerate(ways):
                 if b == a + 1:
                     new[link] = old[a]
@@ -306,21 +316,42 @@ class Scenario:
                     new[link] = old[b, ::-1]
             return new
 
-        sizes = np.asarray(self.message_bytes)
+        sizes = self.message_bytes
         return self._replaced(
             stages=len(placement),
             placement=placement,
             **{field: tile(getattr(self, field)) for field in _MATRIX_FIELDS},
             latency_ms=physical(self.latency_ms),
             occupancy_ms=physical(self.occupancy_ms),
-            message_bytes=np.array([sizes[min(a, b)] if a != b else 0.0 for a, b in ways]),
-            activation_limit=np.multiply(self.activation_limit, chunks),
-            host_limit=np.multiply(self.host_limit, chunks),
+            message_bytes=np.array(
+                [sizes[min(a, b)] if abs(a - b) == 1 else sizes.max() for a, b in ways]
+            ),
+            activation_limit=self.activation_limit * chunks,
+            host_limit=self.host_limit * chunks,
             activation_bytes=self.activation_bytes / chunks,
         )
 
     def _replaced(self, **changes: object) -> Scenario:
         return replace(self, **changes)  # type: ignore[arg-type]
+
+
+def _count(field: str, value: int) -> int:
+    try:
+        count = operator.index(value)
+    except TypeError:
+        count = 0
+    if count < 1 or isinstance(value, bool):
+        raise ScenarioError(f"{field} must be a whole number of at least 1, not {value!r}")
+    return count
+
+
+def _checked_placement(placement: Sequence[int], stages: int) -> tuple[int, ...]:
+    devices = tuple(operator.index(device) for device in placement) or tuple(range(stages))
+    if len(devices) != stages:
+        raise ScenarioError(f"placement names {len(devices)} devices for {stages} stages")
+    if set(devices) != set(range(max(devices) + 1)):
+        raise ScenarioError(f"placement {list(devices)} must use devices 0 … D−1, all of them")
+    return devices
 
 
 def _frozen(array: Array) -> Array:

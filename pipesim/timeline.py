@@ -140,7 +140,7 @@ class Timeline:
         Returns the same as :meth:`in_flight`.
         """
         times, held = self.in_flight(device)
-        limit = float(np.asarray(self.scenario.activation_limit)[device])
+        limit = float(self.scenario.activation_limit[device])
         return times, np.maximum(0.0, held - limit)
 
     @cached_property

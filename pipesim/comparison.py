@@ -1,0 +1,234 @@
+"""The main job: what a slow link costs under each system, and why.
+
+A system is a planner and a transport. Its delay splits in two: *dependency*, what the same
+schedule loses when nothing blocks (ideal − ideal without delay), and *head-of-line
+blocking*, what its transport adds to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from pipesim import analysis
+from pipesim.engine import simulate
+from pipesim.errors import ScenarioError
+from pipesim.scenario import Scenario
+from pipesim.schedule import Schedule
+from pipesim.timeline import Timeline
+from pipesim.transport import Delegated, Transport, transport
+from planners import plan
+
+__all__ = ["DEFAULT_SYSTEMS", "SYSTEMS", "Comparison", "Row", "System", "compare"]
+
+
+@dataclass(frozen=True)
+class System:
+    """A way to train: who plans, and how messages travel."""
+
+    name: str
+    title: str
+    planner: str
+    transport: str
+    chunks: int = 1
+
+
+SYSTEMS = {
+    system.name: system
+    for system in (
+        System("1f1b", "1F1B", "1f1b", "exchange"),
+        System("interleaved-1f1b", "Interleaved 1F1B", "interleaved-1f1b", "nccl", chunks=2),
+        System("zerobubble", "ZeroBubble", "zerobubble", "nccl"),
+        System("pipemorph-cpu", "PipeMorph-CPU", "zerobubble", "delegated"),
+        System("pipemorph", "PipeMorph", "pipemorph", "delegated"),
+    )
+}
+
+DEFAULT_SYSTEMS = ("1f1b", "zerobubble", "pipemorph-cpu", "pipemorph")
+
+
+def system(name: str) -> System:
+    """Return the system of that name, or the pair that ``planner:transport`` names.
+
+    Raises
+    ------
+    ScenarioError
+        There is no such system.
+    """
+    planner, colon, over = name.partition(":")
+    if colon:
+        return System(name, name, planner, transport(over).name)
+    if name not in SYSTEMS:
+        raise ScenarioError(
+            f"unknown system {name!r}: one of {', '.join(SYSTEMS)}, or PLANNER:TRANSPORT"
+        )
+    return SYSTEMS[name]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one system makes of the scenario. Times in milliseconds.
+
+    Attributes
+    ----------
+    iteration_ms : float
+        Makespan under the system's transport, with the delays.
+    no_delay_ms : float
+        The same for the system on healthy links, planned for them.
+    dependency_ms, hol_ms : float
+        Ideal − ideal without delay; transport − ideal.
+    warmup, slackness : tuple of int
+        x_i of each stage, Δ_i of each link.
+    peak_activations, host_activations : tuple of float
+        Most activations held for each device, and the part of them held on its host, in
+        micro-batches of the whole device (a chunk of v counts 1/v).
+    lower_bound_ms : float
+        What no schedule of this system's placement can beat.
+    """
+
+    system: System
+    scenario: Scenario = field(repr=False)
+    schedule: Schedule = field(repr=False)
+    timeline: Timeline = field(repr=False)
+    iteration_ms: float
+    no_delay_ms: float
+    dependency_ms: float
+    hol_ms: float
+    warmup: tuple[int, ...]
+    slackness: tuple[int, ...]
+    peak_activations: tuple[float, ...]
+    host_activations: tuple[float, ...]
+    plan_seconds: float
+    lower_bound_ms: float
+
+    @property
+    def slowdown(self) -> float:
+        """Iteration time over the system's own no-delay time."""
+        return self.iteration_ms / self.no_delay_ms if self.no_delay_ms else 1.0
+
+    def as_dict(self) -> dict[str, object]:
+        """The row in JSON types."""
+        return {
+            "system": self.system.name,
+            "planner": self.system.planner,
+            "transport": self.system.transport,
+            "iteration_ms": self.iteration_ms,
+            "no_delay_ms": self.no_delay_ms,
+            "slowdown": self.slowdown,
+            "dependency_ms": self.dependency_ms,
+            "hol_ms": self.hol_ms,
+            "bubble_fraction": self.timeline.bubble_fraction,
+            "stage_span_ms": self.timeline.stage_span_ms,
+            "warmup": list(self.warmup),
+            "slackness": list(self.slackness),
+            "peak_activations": list(self.peak_activations),
+            "host_activations": list(self.host_activations),
+            "lower_bound_ms": self.lower_bound_ms,
+            "plan_seconds": self.plan_seconds,
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All systems on one scenario."""
+
+    scenario: Scenario
+    lower_bound_ms: float
+    rows: tuple[Row, ...]
+
+    def __getitem__(self, name: str) -> Row:
+        """Return the row of the system called ``name``."""
+        return next(row for row in self.rows if row.system.name == name)
+
+    @property
+    def timelines(self) -> dict[str, Timeline]:
+        """Each system's timeline, by title."""
+        return {row.system.title: row.timeline for row in self.rows}
+
+    def as_dict(self) -> dict[str, object]:
+        """The comparison in JSON types."""
+        scenario = self.scenario
+        return {
+            "scenario": {
+                "name": scenario.name,
+                "stages": scenario.stages,
+                "microbatches": scenario.microbatches,
+                "devices": scenario.devices,
+                "placement": list(scenario.placement),
+                "slow_links": list(scenario.slow_links),
+                "delay_ms": scenario.delay_ms.tolist(),
+            },
+            "lower_bound_ms": self.lower_bound_ms,
+            "rows": [row.as_dict() for row in self.rows],
+        }
+
+
+def compare(
+    scenario: Scenario,
+    systems: Sequence[str] = DEFAULT_SYSTEMS,
+    *,
+    delegates: int | None = None,
+    progress: Callable[[str], None] = lambda title: None,
+) -> Comparison:
+    """Plan and simulate each system on ``scenario``.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        What to run, with its delays.
+    systems : sequence of str
+        Names out of ``SYSTEMS``, or ``planner:transport``.
+    delegates : int, optional
+        Delegate processes for each neighbour and direction; default: always one free.
+    progress : callable
+        Called with a system's title before it is planned and simulated.
+
+    Raises
+    ------
+    ScenarioError, ScheduleError
+        A system does not exist, or cannot plan this scenario.
+
+    Examples
+    --------
+    >>> from pipesim import Scenario, compare
+    >>> result = compare(Scenario().with_delay(20, links=[0]))
+    >>> {row.system.name: row.iteration_ms for row in result.rows if row.hol_ms == 0}
+    {'pipemorph-cpu': 440.0, 'pipemorph': 410.0}
+    """
+    rows = []
+    for name in systems:
+        one = system(name)
+        progress(one.title)
+        rows.append(_row(one, scenario, delegates))
+    return Comparison(scenario, analysis.lower_bound_ms(scenario), tuple(rows))
+
+
+def _row(one: System, whole: Scenario, delegates: int | None) -> Row:
+    scenario = whole.interleaved(one.chunks) if one.chunks > 1 else whole
+    healthy = scenario.without_delay()
+    over: Transport = transport(one.transport)
+    if isinstance(over, Delegated):
+        over = Delegated(delegates=delegates)
+    before = plan(healthy, one.planner)
+    started = perf_counter()
+    schedule = plan(scenario, one.planner)
+    plan_seconds = perf_counter() - started
+    timeline = simulate(scenario, schedule, over)
+    ideal_ms = simulate(scenario, schedule, "ideal").iteration_ms
+    return Row(
+        system=one,
+        scenario=scenario,
+        schedule=schedule,
+        timeline=timeline,
+        iteration_ms=timeline.iteration_ms,
+        no_delay_ms=simulate(healthy, before, over).iteration_ms,
+        dependency_ms=ideal_ms - simulate(healthy, before, "ideal").iteration_ms,
+        hol_ms=timeline.iteration_ms - ideal_ms,
+        warmup=(warmup := analysis.warmup(schedule)),
+        slackness=analysis.slackness(warmup),
+        peak_activations=tuple((timeline.peak_activations / one.chunks).tolist()),
+        host_activations=tuple((timeline.peak_host_activations / one.chunks).tolist()),
+        plan_seconds=plan_seconds,
+        lower_bound_ms=analysis.lower_bound_ms(scenario),
+    )

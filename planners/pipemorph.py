@@ -1,0 +1,89 @@
+"""PipeMorph (NSDI 2026): warm-ups that give slow links the slackness that they need."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from pipesim.analysis import needed_slackness
+from pipesim.scenario import Scenario
+from pipesim.schedule import Schedule
+from planners.greedy import list_schedule
+from planners.registry import planner
+from planners.zerobubble import jsonable, planned_without_delay
+
+__all__ = ["initial_warmup", "pipemorph", "pipemorph_initial", "replanned_warmup"]
+
+
+@planner("pipemorph-initial")
+def pipemorph_initial(scenario: Scenario) -> Schedule:
+    """Algorithm 1: spread the activations that fit as evenly over the links as they go."""
+    return planned_without_delay(
+        scenario,
+        "pipemorph-initial",
+        limits=scenario.activation_limit.tolist(),
+        warmup=initial_warmup(scenario),
+    )
+
+
+@planner("pipemorph")
+def pipemorph(scenario: Scenario) -> Schedule:
+    """Algorithms 2–4: re-plan the warm-up for the delays, then list scheduling under them.
+
+    Warm-ups may exceed a device's activation limit: the extra activations go to host memory,
+    up to its limit. Past the warm-up a device never holds more than it did then.
+    """
+    warmup = replanned_warmup(scenario)
+    limits = scenario.activation_limit.copy()
+    for stages, device in zip(scenario.stages_of, range(scenario.devices), strict=True):
+        limits[device] = max(limits[device], sum(warmup[s] for s in stages))
+    orders = list_schedule(scenario, limits=limits.tolist(), warmup=warmup)
+    assumed = {
+        "delay_ms": scenario.delay_ms.tolist(),
+        "warmup": warmup,
+        "activation_limit": jsonable(scenario.activation_limit.tolist()),
+        "host_limit": jsonable(scenario.host_limit.tolist()),
+    }
+    return Schedule(orders, scenario.placement, scenario.microbatches, "pipemorph", assumed)
+
+
+def initial_warmup(scenario: Scenario) -> list[int]:
+    """Algorithm 1: the warm-up of each stage when no link is slow, shape [S].
+
+    M activations fit on the first stage: x_{S−1} = 1, x_0 = M, M − 1 = q·(S−1) + r, and the
+    first r links get slackness q + 1, the others q. Without a limit, M = 2S − 1.
+    """
+    links = scenario.stages - 1
+    if not links:
+        return [1]
+    limit = float(scenario.activation_limit[scenario.placement[0]])
+    fits = min(limit, scenario.microbatches) if math.isfinite(limit) else 2 * links + 1
+    q, r = divmod(int(min(fits, scenario.microbatches)) - 1, links)
+    slackness = [q + 1] * r + [q] * (links - r)
+    return [1 + sum(slackness[i:]) for i in range(scenario.stages)]
+
+
+def replanned_warmup(scenario: Scenario) -> list[int]:
+    """Algorithm 2: the warm-up of each stage for the scenario's delays, shape [S].
+
+    From the last stage up, Δ_i is the smallest slackness whose budget holds c_i, not under 2
+    and not over N − x_{i+1} − 2i, which leaves two forwards of slack for each link above.
+    """
+    n = scenario.microbatches
+    weighted = _forced_weights(scenario)
+    warmup = [1]
+    for link in reversed(range(scenario.stages - 1)):
+        below = warmup[-1]
+        need = 2.0
+        if scenario.crosses(link):
+            need = max(need, needed_slackness(scenario, link, weight_in_steady_state=weighted))
+        slack = max(0, min(need, n - below - 2 * link))
+        device = scenario.placement[link]
+        room = float(scenario.activation_limit[device] + scenario.host_limit[device])
+        warmup.append(int(max(below if room >= below else 1, min(below + slack, n, room))))
+    return warmup[::-1]
+
+
+def _forced_weights(scenario: Scenario) -> bool:
+    return bool(np.isfinite(scenario.activation_limit).any())
