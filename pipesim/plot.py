@@ -9,28 +9,35 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import NamedTuple
+from pathlib import Path as FilePath
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, PathPatch
+from matplotlib.path import Path
+from matplotlib.patheffects import withStroke
 
 from pipesim.errors import FormatError, PipesimError
 from pipesim.scenario import KINDS, Array, Kind
-from pipesim.timeline import CommSpan, OpSpan, Timeline
-from pipesim.timeline import Path as Way
+from pipesim.timeline import OpSpan, PathKind, Timeline
 
 __all__ = ["gantt", "in_flight", "save"]
 
 WIDTH_IN = 12.0
-LEFT_IN, RIGHT_IN, TOP_IN, BOTTOM_IN, LEGEND_IN = 0.85, 0.15, 0.38, 0.5, 0.4
-VALUE_IN = 0.85
+LEFT_IN, RIGHT_IN, TOP_IN, BOTTOM_IN = 0.85, 0.15, 0.38, 0.5
+TITLE_IN, LEGEND_IN = 0.36, 0.22
+VALUE_IN = 0.95
 """Room inside the axes, right of the longest timeline, for its value."""
+
+SMALLEST_PT = 4.0
+"""Numbers that would be smaller than this are left out."""
 
 INK, MUTED, GRID = "#222222", "#6B7280", "#E5E7EB"
 
@@ -52,15 +59,16 @@ class _Look(NamedTuple):
     lane: tuple[float, float]
     hatch: str | None = None
 
+    def style(self) -> dict[str, Any]:
+        return {"facecolor": self.colour, "edgecolor": INK, "hatch": self.hatch, "linewidth": 0}
+
 
 # A device's row is one unit high: compute above, communication in a strip below.
 COMPUTE_LANE = (0.34, 0.60)
-COMM_LOOKS: dict[Way, _Look] = {
+COMM_LOOKS: dict[PathKind, _Look] = {
     "wire": _Look("in flight", "#9CA3AF", (0.10, 0.05)),
-    "busy": _Look("injected delay (busy kernel)", "#882255", (0.12, 0.18)),
-    "kernel": _Look(
-        "transfer kernel, blocked until both ends run", "#DDCC77", (0.12, 0.18), "/////"
-    ),
+    "busy": _Look("busy kernel (injected delay)", "#882255", (0.12, 0.18)),
+    "kernel": _Look("communication kernel (holds its stream)", "#E5E7EB", (0.12, 0.18), "//////"),
     "copy-out": _Look("copy to host", "#332288", (0.25, 0.06)),
     "delegate": _Look("delegated send", "#AA4499", (0.17, 0.06)),
     "copy-in": _Look("copy to device", "#88CCEE", (0.09, 0.06)),
@@ -93,15 +101,22 @@ def gantt(timelines: Mapping[str, Timeline], *, title: str | None = None) -> Fig
     ------
     PipesimError
         ``timelines`` is empty.
+
+    Examples
+    --------
+    >>> import pipesim
+    >>> scenario = pipesim.Scenario()
+    >>> plans = {name: pipesim.plan(scenario, name) for name in ("1f1b", "zerobubble")}
+    >>> figure = gantt({name: pipesim.simulate(scenario, p) for name, p in plans.items()})
+    >>> [axes.get_title(loc="left") for axes in figure.axes]
+    ['1f1b', 'zerobubble']
     """
-    figure, panels = _stacked(timelines, title, row_in=0.46)
+    legend = [[*_kind_patches(timelines), *_chunk_patches(timelines)], _comm_patches(timelines)]
+    figure, panels = _stacked(timelines, title, legend, row_in=0.46)
     for axes, timeline in zip(panels, timelines.values(), strict=True):
         _draw_comm(axes, timeline)
         _draw_compute(axes, timeline)
         _mark_end(axes, timeline)
-    _legend(
-        figure, [*_kind_patches(timelines), *_chunk_patches(timelines), *_comm_patches(timelines)]
-    )
     return figure
 
 
@@ -112,8 +127,16 @@ def in_flight(timelines: Mapping[str, Timeline], *, title: str | None = None) ->
     held above it lives in host memory.
 
     Parameters, returns and errors as for :func:`gantt`.
+
+    Examples
+    --------
+    >>> import pipesim
+    >>> scenario = pipesim.Scenario(activation_limit=4)
+    >>> timeline = pipesim.simulate(scenario, pipesim.plan(scenario, "1f1b"))
+    >>> len(in_flight({"1F1B": timeline}).axes)
+    1
     """
-    figure, panels = _stacked(timelines, title, row_in=0.5)
+    figure, panels = _stacked(timelines, title, [_held_patches(timelines)], row_in=0.5)
     top = max(
         max(float(t.peak_activations.max()), float(_finite(_limits(t)).max(initial=1.0)))
         for t in timelines.values()
@@ -122,13 +145,6 @@ def in_flight(timelines: Mapping[str, Timeline], *, title: str | None = None) ->
         for device, limit in enumerate(_limits(timeline)):
             _draw_held(axes, timeline, device, limit, 0.82 / top)
         _mark_end(axes, timeline)
-    limited = [_finite(_limits(t)) for t in timelines.values()]
-    handles: list[Patch] = [Patch(facecolor=HELD, label="activations held (stage × micro-batch)")]
-    if any(limits.size for limits in limited):
-        handles.append(Patch(facecolor="none", edgecolor=INK, linestyle="--", label="limit"))
-    if any(t.peak_host_activations.any() for t in timelines.values()):
-        handles.append(Patch(facecolor=HOSTED, label="above the limit: on the host"))
-    _legend(figure, handles)
     return figure
 
 
@@ -136,20 +152,33 @@ def in_flight(timelines: Mapping[str, Timeline], *, title: str | None = None) ->
 
 
 def _stacked(
-    timelines: Mapping[str, Timeline], title: str | None, *, row_in: float
+    timelines: Mapping[str, Timeline],
+    title: str | None,
+    legend: Sequence[Sequence[Artist]],
+    *,
+    row_in: float,
 ) -> tuple[Figure, list[Axes]]:
     """Lay out one panel for each timeline; sizes are fixed in inches, so text fits boxes."""
     if not timelines:
         raise PipesimError("nothing to draw: no timeline was given")
     rows = [len(timeline.compute) for timeline in timelines.values()]
     row_in = min(row_in, max(0.2, 30 / sum(rows)))
-    head_in = LEGEND_IN + (0.35 if title else 0.0)
+    legend = [handles for handles in legend if handles]
+    title_in = 0.1 + (TITLE_IN if title else 0.0)
+    head_in = title_in + LEGEND_IN * len(legend)
     height_in = head_in + sum(TOP_IN + row_in * count for count in rows) + BOTTOM_IN
     figure = Figure(figsize=(WIDTH_IN, height_in), facecolor="white")
     if title:
         figure.text(
-            LEFT_IN / WIDTH_IN, 1 - 0.12 / height_in, title,
+            LEFT_IN / WIDTH_IN, 1 - 0.1 / height_in, title,
             ha="left", va="top", fontsize=13, fontweight="bold", color=INK,
+        )  # fmt: skip
+    for line, handles in enumerate(legend):
+        figure.legend(
+            handles=handles, loc="upper left", ncols=len(handles), frameon=False,
+            bbox_to_anchor=(LEFT_IN / WIDTH_IN, 1 - (title_in + line * LEGEND_IN) / height_in),
+            fontsize=8.5, labelcolor=INK, borderaxespad=0, borderpad=0,
+            handlelength=1.4, handletextpad=0.5, columnspacing=1.5,
         )  # fmt: skip
     axes_in = WIDTH_IN - LEFT_IN - RIGHT_IN
     longest = max(timeline.iteration_ms for timeline in timelines.values()) or 1.0
@@ -181,22 +210,20 @@ def _stacked(
 
 
 def _mark_end(axes: Axes, timeline: Timeline) -> None:
-    """Mark the iteration time with a line and its value."""
+    """Mark the iteration time with a line and its value, and the part of it that is idle."""
     end = timeline.iteration_ms
-    axes.axvline(end, color=INK, linewidth=1.3, zorder=4)
-    axes.annotate(
-        f"{end:.4g} ms", (end, 0.5), xycoords=("data", "axes fraction"), xytext=(5, 0),
-        textcoords="offset points", va="center", fontsize=11, fontweight="bold", color=INK,
-    )  # fmt: skip
-
-
-def _legend(figure: Figure, handles: Sequence[Patch]) -> None:
-    top = 1 - (0.4 if len(figure.texts) else 0.05) / figure.get_figheight()
-    figure.legend(
-        handles=handles, loc="upper left", bbox_to_anchor=(LEFT_IN / WIDTH_IN, top),
-        ncols=len(handles), frameon=False, fontsize=8.5, labelcolor=INK, borderaxespad=0,
-        borderpad=0, handlelength=1.4, handletextpad=0.5, columnspacing=1.3,
-    )  # fmt: skip
+    axes.axvline(end, color=INK, linewidth=1.3, zorder=4, gid="iteration")
+    value = f"{end:,.1f}".removesuffix(".0") + " ms"
+    idle = f"{timeline.bubble_fraction:.0%} idle"
+    lines: list[tuple[str, int, dict[str, Any]]] = [
+        (value, 6, {"fontsize": 11, "fontweight": "bold", "color": INK}),
+        (idle, -6, {"fontsize": 8.5, "color": MUTED}),
+    ]
+    for text, offset, style in lines:
+        axes.annotate(
+            text, (end, 0.5), xycoords=("data", "axes fraction"), xytext=(5, offset),
+            textcoords="offset points", va="center", **style,
+        )  # fmt: skip
 
 
 # -- Gantt charts ------------------------------------------------------------------------
@@ -216,10 +243,10 @@ def _draw_compute(axes: Axes, timeline: Timeline) -> None:
     starts = np.array([span.start_ms for _, span in spans]) - timeline.start_ms
     ends = np.array([span.end_ms for _, span in spans]) - timeline.start_ms
     bottoms = np.array([device + 1 - bottom for device, _ in spans])
-    per_ms = _points(axes)[0]
-    widths = (ends - starts) * per_ms
+    columns, rows = _points(axes)
+    widths = (ends - starts) * columns
     boxes = PolyCollection(
-        _boxes(starts, ends, bottoms, height),
+        list(_boxes(starts, ends, bottoms, height)),
         facecolors=[_shade(span, timeline) for _, span in spans],
         edgecolors="white",
         # A white edge parts the boxes, unless they are so small that it would bury them.
@@ -228,32 +255,28 @@ def _draw_compute(axes: Axes, timeline: Timeline) -> None:
         zorder=2,
     )
     axes.add_collection(boxes, autolim=False)
-    _number(axes, [span for _, span in spans], (starts + ends) / 2, bottoms - height / 2, widths)
+    # One size for one width: that of the longest number.
+    digits = len(str(timeline.scenario.microbatches - 1))
+    sizes = np.minimum(min(8.5, rows * height * 0.6), widths * 0.85 / (0.62 * digits))
+    for index in np.flatnonzero(sizes >= SMALLEST_PT):
+        axes.text(
+            (starts[index] + ends[index]) / 2, bottoms[index] - height / 2,
+            str(spans[index][1].op.microbatch), fontsize=sizes[index], color=INK,
+            ha="center", va="center_baseline", clip_on=True, zorder=3,
+        )  # fmt: skip
 
 
-def _shade(span: OpSpan, timeline: Timeline) -> tuple[float, ...]:
+def _shade(span: OpSpan, timeline: Timeline) -> tuple[float, float, float]:
     """Return the colour of its kind, lighter for each later chunk of the device."""
     stage = span.op.stage
     chunks = timeline.scenario.stages_of[timeline.scenario.placement[stage]]
     return _lighter(KIND_COLOURS[span.op.kind], chunks.index(stage), len(chunks))
 
 
-def _lighter(colour: str, chunk: int, chunks: int) -> tuple[float, ...]:
+def _lighter(colour: str, chunk: int, chunks: int) -> tuple[float, float, float]:
     white = 0.62 * chunk / max(chunks - 1, 1)
-    return tuple(white + (1 - white) * part for part in to_rgb(colour))
-
-
-def _number(axes: Axes, spans: Sequence[OpSpan], x: Array, y: Array, widths: Array) -> None:
-    """Write micro-batch numbers, as large as their boxes allow, where that can be read."""
-    tallest = _points(axes)[1] * COMPUTE_LANE[1] * 0.6
-    for span, at_x, at_y, width in zip(spans, x, y, widths, strict=True):
-        text = str(span.op.microbatch)
-        size = min(8.5, tallest, width * 0.85 / (0.62 * len(text)))
-        if size >= 4:
-            axes.text(
-                at_x, at_y, text, fontsize=size, color=INK, clip_on=True,
-                ha="center", va="center_baseline", zorder=3,
-            )  # fmt: skip
+    red, green, blue = (white + (1 - white) * part for part in to_rgb(colour))
+    return red, green, blue
 
 
 def _points(axes: Axes) -> tuple[float, float]:
@@ -269,6 +292,7 @@ def _points(axes: Axes) -> tuple[float, float]:
 
 
 def _draw_comm(axes: Axes, timeline: Timeline) -> None:
+    """Draw each sort of step as one shape: a hatched shape costs the same however long."""
     for path, look in COMM_LOOKS.items():
         spans = [span for span in timeline.comm if span.path == path]
         if not spans:
@@ -276,27 +300,21 @@ def _draw_comm(axes: Axes, timeline: Timeline) -> None:
         starts = np.array([span.start_ms for span in spans]) - timeline.start_ms
         ends = np.array([span.end_ms for span in spans]) - timeline.start_ms
         bottoms = np.array([span.device + 1 - look.lane[0] for span in spans])
-        axes.add_collection(
-            PolyCollection(
-                _boxes(starts, ends, bottoms, look.lane[1]),
-                facecolors=look.colour,
-                edgecolors=INK if look.hatch else "none",
-                linewidths=0.0,
-                hatch=look.hatch,
-                gid=path,
-                zorder=2,
-            ),
-            autolim=False,
-        )
+        corners = _boxes(starts, ends, bottoms, look.lane[1])
+        closed = np.concatenate([corners, corners[:, :1]], axis=1).reshape(-1, 2)
+        codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY] * len(spans)
+        shape = PathPatch(Path(closed, codes), gid=path, zorder=2, **look.style())
+        axes.add_artist(shape)
 
 
-def _kind_patches(timelines: Mapping[str, Timeline]) -> list[Patch]:
+def _kind_patches(timelines: Mapping[str, Timeline]) -> list[Artist]:
     used = {span.op.kind for t in timelines.values() for device in t.compute for span in device}
     return [Patch(facecolor=KIND_COLOURS[k], label=KIND_NAMES[k]) for k in KINDS if k in used]
 
 
-def _chunk_patches(timelines: Mapping[str, Timeline]) -> list[Patch]:
-    chunks = max(len(stages) for t in timelines.values() for stages in t.scenario.stages_of)
+def _chunk_patches(timelines: Mapping[str, Timeline]) -> list[Artist]:
+    placed = (stages for t in timelines.values() for stages in t.scenario.stages_of)
+    chunks = max(map(len, placed), default=1)
     if chunks == 1:
         return []
     return [
@@ -305,18 +323,25 @@ def _chunk_patches(timelines: Mapping[str, Timeline]) -> list[Patch]:
     ]
 
 
-def _comm_patches(timelines: Mapping[str, Timeline]) -> list[Patch]:
+def _comm_patches(timelines: Mapping[str, Timeline]) -> list[Artist]:
     used = {span.path for t in timelines.values() for span in t.comm}
     return [
-        Patch(facecolor=look.colour, hatch=look.hatch, edgecolor=INK, linewidth=0, label=look.name)
-        for path, look in COMM_LOOKS.items()
-        if path in used
+        Patch(label=look.name, **look.style()) for path, look in COMM_LOOKS.items() if path in used
     ]
 
 
 # -- activations over time ---------------------------------------------------------------
 
 HELD, HOSTED = "#77AADD", "#EE8866"
+
+
+def _held_patches(timelines: Mapping[str, Timeline]) -> list[Artist]:
+    handles: list[Artist] = [Patch(facecolor=HELD, label="activations held (stage × micro-batch)")]
+    if any(_finite(_limits(t)).size for t in timelines.values()):
+        handles.append(Line2D([], [], color=INK, linestyle="--", linewidth=1, label="limit"))
+    if any(t.peak_host_activations.any() for t in timelines.values()):
+        handles.append(Patch(facecolor=HOSTED, label="above the limit: on the host"))
+    return handles
 
 
 def _limits(timeline: Timeline) -> Array:
@@ -334,11 +359,11 @@ def _draw_held(axes: Axes, timeline: Timeline, device: int, limit: float, scale:
     steps = np.concatenate([[0.0], held, held[-1:]])
     floor = device + 1.0
     own = np.minimum(steps, limit)
-    axes.fill_between(x, floor, floor - own * scale, step="post", color=HELD, alpha=0.55, lw=0)
+    axes.fill_between(x, floor, floor - own * scale, step="post", color=HELD, lw=0)
     if (steps > limit).any():
         axes.fill_between(
             x, floor - own * scale, floor - steps * scale,
-            step="post", color=HOSTED, alpha=0.7, lw=0,
+            step="post", color=HOSTED, lw=0,
         )  # fmt: skip
     axes.step(x, floor - steps * scale, where="post", color=INK, linewidth=0.9, gid="held")
     if np.isfinite(limit):
@@ -350,6 +375,7 @@ def _draw_held(axes: Axes, timeline: Timeline, device: int, limit: float, scale:
     axes.annotate(
         f"{steps[peak]:g}", (x[peak], floor - steps[peak] * scale), xytext=(3, 1),
         textcoords="offset points", fontsize=8, va="bottom", color=INK,
+        path_effects=[withStroke(linewidth=2.5, foreground="white")],
     )  # fmt: skip
 
 
@@ -381,8 +407,14 @@ def save(figure: Figure, path: str | os.PathLike[str], *, dpi: float = 150) -> N
     ------
     FormatError
         The ending is another, or the file cannot be written.
+
+    Examples
+    --------
+    >>> save(Figure(), "chart.gif")
+    Traceback (most recent call last):
+    pipesim.errors.FormatError: chart.gif: unknown ending '.gif': one of .png, .svg, .pdf
     """
-    target = Path(path)
+    target = FilePath(path)
     ending = target.suffix.lower()
     if ending not in _ANONYMOUS:
         raise FormatError(
@@ -392,11 +424,11 @@ def save(figure: Figure, path: str | os.PathLike[str], *, dpi: float = 150) -> N
         with _beside(target) as partial, mpl.rc_context({"svg.hashsalt": "pipesim"}):
             figure.savefig(partial, format=ending[1:], dpi=dpi, metadata=_ANONYMOUS[ending])
     except OSError as error:
-        raise FormatError(f"cannot be written: {error.strerror}", file=str(path)) from None
+        raise FormatError(f"cannot be written: {error.strerror or error}", file=str(path)) from None
 
 
 @contextmanager
-def _beside(target: Path) -> Iterator[Path]:
+def _beside(target: FilePath) -> Iterator[FilePath]:
     """Yield a file beside ``target`` that takes its place if all goes well."""
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     try:

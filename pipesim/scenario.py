@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -275,16 +275,16 @@ class Scenario:
             self.check_link(link)
             for direction in directions:
                 delays[link, DOWN if direction == "down" else UP] = delay_ms
-        return self._replaced(**{field: delays})
+        return self.replaced(**{field: delays})
 
     def without_delay(self) -> Scenario:
         """Return this scenario with every link healthy."""
-        return self._replaced(latency_ms=0.0, occupancy_ms=0.0)
+        return self.replaced(latency_ms=0.0, occupancy_ms=0.0)
 
     def scaled(self, factor: float) -> Scenario:
         """Return this scenario with every time and delay multiplied by ``factor``."""
         fields = (*_MATRIX_FIELDS, "latency_ms", "occupancy_ms")
-        return self._replaced(**{f: getattr(self, f) * factor for f in fields})
+        return self.replaced(**{f: getattr(self, f) * factor for f in fields})
 
     def interleaved(self, chunks: int) -> Scenario:
         """Cut every stage into ``chunks`` virtual stages, placed at s mod D.
@@ -317,22 +317,26 @@ class Scenario:
             return new
 
         sizes = self.message_bytes
-        return self._replaced(
+        return self.replaced(
             stages=len(placement),
             placement=placement,
             **{field: tile(getattr(self, field)) for field in _MATRIX_FIELDS},
             latency_ms=physical(self.latency_ms),
             occupancy_ms=physical(self.occupancy_ms),
             message_bytes=np.array(
-                [sizes[min(a, b)] if abs(a - b) == 1 else sizes.max() for a, b in ways]
+                [sizes[min(a, b)] if abs(a - b) == 1 else sizes.max(initial=0.0) for a, b in ways]
             ),
             activation_limit=self.activation_limit * chunks,
             host_limit=self.host_limit * chunks,
             activation_bytes=self.activation_bytes / chunks,
         )
 
-    def _replaced(self, **changes: object) -> Scenario:
-        return replace(self, **changes)  # type: ignore[arg-type]
+    def replaced(self, **changes: Any) -> Scenario:
+        """Return this scenario with the given fields changed, as its constructor takes them.
+
+        ``fused_backward_ms`` stays as it is, unless given; None makes it B + W again.
+        """
+        return replace(self, **changes)
 
 
 def _count(field: str, value: int) -> int:

@@ -13,9 +13,9 @@ from pipesim.program import Message
 from pipesim.scenario import Array, Scenario
 from pipesim.schedule import Op
 
-__all__ = ["CommSpan", "OpSpan", "Path", "Timeline"]
+__all__ = ["CommSpan", "OpSpan", "PathKind", "Timeline"]
 
-Path: TypeAlias = Literal["wire", "busy", "kernel", "copy-out", "delegate", "copy-in"]
+PathKind: TypeAlias = Literal["wire", "busy", "kernel", "copy-out", "delegate", "copy-in"]
 """What carried a message: a *wire* (in flight, blocking nobody), the *busy* kernel of an
 injected delay, a communication *kernel* that holds its stream, or the steps of delegation."""
 
@@ -36,7 +36,7 @@ class CommSpan(NamedTuple):
     """
 
     message: Message
-    path: Path
+    path: PathKind
     device: int
     start_ms: float
     end_ms: float

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from pipesim.analysis import needed_slackness
 from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
@@ -36,7 +34,7 @@ def pipemorph(scenario: Scenario) -> Schedule:
     """
     warmup = replanned_warmup(scenario)
     limits = scenario.activation_limit.copy()
-    for stages, device in zip(scenario.stages_of, range(scenario.devices), strict=True):
+    for device, stages in enumerate(scenario.stages_of):
         limits[device] = max(limits[device], sum(warmup[s] for s in stages))
     orders = list_schedule(scenario, limits=limits.tolist(), warmup=warmup)
     assumed = {
@@ -71,19 +69,14 @@ def replanned_warmup(scenario: Scenario) -> list[int]:
     and not over N − x_{i+1} − 2i, which leaves two forwards of slack for each link above.
     """
     n = scenario.microbatches
-    weighted = _forced_weights(scenario)
     warmup = [1]
     for link in reversed(range(scenario.stages - 1)):
         below = warmup[-1]
         need = 2.0
         if scenario.crosses(link):
-            need = max(need, needed_slackness(scenario, link, weight_in_steady_state=weighted))
+            need = max(need, needed_slackness(scenario, link))
         slack = max(0, min(need, n - below - 2 * link))
         device = scenario.placement[link]
         room = float(scenario.activation_limit[device] + scenario.host_limit[device])
         warmup.append(int(max(below if room >= below else 1, min(below + slack, n, room))))
     return warmup[::-1]
-
-
-def _forced_weights(scenario: Scenario) -> bool:
-    return bool(np.isfinite(scenario.activation_limit).any())

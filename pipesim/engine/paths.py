@@ -10,7 +10,7 @@ from simpy import Event
 
 from pipesim.engine.state import State, after, on
 from pipesim.program import Compute, Message, Post
-from pipesim.timeline import Path
+from pipesim.timeline import PathKind
 from pipesim.transport import Delegated
 
 __all__ = ["Delegation", "Paths", "Wires"]
@@ -112,7 +112,7 @@ class Delegation:
             self.state.arrived[message].succeed()
 
     def _hold(
-        self, message: Message, path: Path, device: int, time_ms: float
+        self, message: Message, path: PathKind, device: int, time_ms: float
     ) -> Generator[Event, object, None]:
         if time_ms > 0:
             now = self.state.env.now

@@ -9,7 +9,7 @@ from simpy import Environment, Event
 
 from pipesim.program import Compute, Message, Program
 from pipesim.scenario import Scenario
-from pipesim.timeline import CommSpan, Path
+from pipesim.timeline import CommSpan, PathKind
 
 __all__ = ["State", "after", "on"]
 
@@ -57,7 +57,7 @@ class State:
         return self.scenario.placement[message.producer.stage]
 
     def record(
-        self, message: Message, path: Path, device: int, start_ms: float, end_ms: float
+        self, message: Message, path: PathKind, device: int, start_ms: float, end_ms: float
     ) -> None:
         """Note one step of a message's way."""
         self.comm.append(CommSpan(message, path, device, start_ms, end_ms))

@@ -1,0 +1,109 @@
+"""Which instructions a schedule becomes under each transport."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from pipesim import Scenario, plan
+from pipesim.lowering import lower
+from pipesim.program import Compute, Group, Instruction, Post, Program
+from pipesim.transport import Delegated, Exchange, Ideal, Nccl
+
+THREE = Scenario(stages=3, microbatches=4)
+
+
+def texts(instructions: tuple[Instruction, ...]) -> list[str]:
+    return [str(instruction) for instruction in instructions]
+
+
+def groups(program: Program, device: int) -> list[Group]:
+    return [i for i in program.instructions[device] if isinstance(i, Group)]
+
+
+def test_asynchronous_transports_post_each_result_after_its_operator() -> None:
+    scenario = Scenario(stages=2, microbatches=1)
+    program = lower(plan(scenario, "gpipe"), scenario, Ideal())
+    assert str(program) == ("device 0: 0F0 post 0F0→1F0 0BW0\ndevice 1: 1F0 1BW0 post 1BW0→0BW0")
+
+
+def test_megatron_pairs_sends_with_receives_in_the_steady_state() -> None:
+    program = lower(plan(THREE, "1f1b"), THREE, Exchange())
+    assert texts(program.instructions[1]) == [
+        "[receive 0F0→1F0]",
+        "1F0",
+        "[send 1F0→2F0]",
+        "[receive 0F1→1F1]",
+        "1F1",
+        "[send 1F1→2F1, receive 2BW0→1BW0]",
+        "1BW0",
+        "[send 1BW0→0BW0, receive 0F2→1F2]",
+        "1F2",
+        "[send 1F2→2F2, receive 2BW1→1BW1]",
+        "1BW1",
+        "[send 1BW1→0BW1, receive 0F3→1F3]",
+        "1F3",
+        "[send 1F3→2F3, receive 2BW2→1BW2]",
+        "1BW2",
+        "[send 1BW2→0BW2]",
+        "[receive 2BW3→1BW3]",
+        "1BW3",
+        "[send 1BW3→0BW3]",
+    ]
+
+
+def test_both_ends_of_a_stream_agree_on_the_order() -> None:
+    scenario = Scenario(stages=4, microbatches=8, forward_ms=[3.0, 7.0, 5.0, 9.0])
+    program = lower(plan(scenario, "zerobubble"), scenario, Nccl(p2p_streams="peer"))
+
+    def seen(device: int, other: int) -> list[str]:
+        return [
+            str(message)
+            for group in groups(program, device)
+            for message in sorted((*group.sends, *group.receives))
+            if {message.producer.stage, message.consumer.stage} == {device, other}
+        ]
+
+    for d in range(3):
+        assert sorted(seen(d, d + 1)) == sorted(seen(d + 1, d))
+        assert len(seen(d, d + 1)) == 2 * 8
+
+
+def test_unfused_kernels_carry_one_message() -> None:
+    program = lower(plan(THREE, "zerobubble"), THREE, Nccl(fused=False))
+    for device in range(3):
+        assert all(len((*g.sends, *g.receives)) == 1 for g in groups(program, device))
+
+
+def test_a_group_closes_at_the_receive_that_the_next_operator_needs() -> None:
+    for planner in ("1f1b", "zerobubble", "gpipe"):
+        program = lower(plan(THREE, planner), THREE, Nccl())
+        for instructions in program.instructions:
+            for group, compute in pairwise(instructions):
+                if isinstance(group, Group) and isinstance(compute, Compute) and compute.receives:
+                    needed = compute.receives[0]
+                    if needed in group.receives:
+                        order = (*group.sends, *group.receives)
+                        assert order[-1] == needed
+
+
+def test_receives_are_posted_before_the_compute_that_they_overlap() -> None:
+    scenario = Scenario(stages=2, microbatches=3)
+    program = lower(plan(scenario, "gpipe"), scenario, Nccl())
+    # 0F1 ends at 20, while 1F0 (10 and the cost of a message – 20 and the same) still runs.
+    assert texts(program.instructions[1])[:4] == [
+        "[receive 0F0→1F0]",
+        "[receive 0F1→1F1]",
+        "1F0",
+        "[receive 0F2→1F2]",
+    ]
+
+
+def test_only_slow_messages_are_posted_and_directly_after_their_operator() -> None:
+    scenario = THREE.with_delay(5, [1], directions=["up"])
+    program = lower(plan(THREE, "zerobubble"), scenario, Delegated(only_slow=True))
+    for device, instructions in enumerate(program.instructions):
+        for before, post in pairwise(instructions):
+            if isinstance(post, Post):
+                assert (device, post.message.link, post.message.direction) == (2, 1, 1)
+                assert isinstance(before, Compute)
+                assert before.op == post.message.producer

@@ -1,0 +1,223 @@
+"""The exact optimum, against hand-derived values and against every order there is."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from milp import SOLVERS, Result, solve
+from pipesim.engine import simulate
+from pipesim.errors import ScheduleError, SolverError
+from pipesim.scenario import Scenario
+from pipesim.schedule import Op, Schedule
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+def longest_path(scenario: Scenario, schedule: Schedule) -> float:
+    """Ideal iteration time by relaxation to a fixed point: slow, and unlike the model."""
+    edges = [(need, op) for order in schedule.orders for op in order for need in schedule.needs(op)]
+    edges += [pair for order in schedule.orders for pair in itertools.pairwise(order)]
+    length = {op: float(scenario.durations_ms(op.kind)[op.stage, op.microbatch]) for op in
+              itertools.chain(*schedule.orders)}  # fmt: skip
+    start = dict.fromkeys(length, 0.0)
+    changed = True
+    while changed:
+        changed = False
+        for a, b in edges:
+            delay = 0.0
+            if a.stage != b.stage and a.microbatch == b.microbatch and a.kind == b.kind:
+                delay = float(scenario.delay_ms[min(a.stage, b.stage), int(a.kind == "B")])
+            if start[b] < start[a] + length[a] + delay:
+                start[b] = start[a] + length[a] + delay
+                changed = True
+    return max(start[op] + length[op] for op in length)
+
+
+def peaks(scenario: Scenario, schedule: Schedule) -> np.ndarray[Any, Any]:
+    """Most activations held on each device, counted operator by operator."""
+    part = scenario.released_by_b
+    held = {"F": 1.0, "B": -part, "W": part - 1}
+    return np.array([np.cumsum([held[op.kind] for op in order]).max() for order in schedule.orders])
+
+
+def device_orders(device: int, microbatches: int) -> Iterator[tuple[Op, ...]]:
+    """Every order of a plain device that runs F, B, W of a micro-batch in this order."""
+    for owners in set(itertools.permutations([m for m in range(microbatches) for _ in "FBW"])):
+        kinds = [iter("FBW") for _ in range(microbatches)]
+        yield tuple(Op(next(kinds[m]), device, m) for m in owners)  # type: ignore[arg-type]
+
+
+def brute_force(scenario: Scenario) -> float:
+    """Shortest iteration over all orders, in-order or not, that fit the limits."""
+    best = math.inf
+    per_device = [list(device_orders(d, scenario.microbatches)) for d in range(scenario.devices)]
+    for orders in itertools.product(*per_device):
+        try:
+            schedule = Schedule(orders, scenario.placement, scenario.microbatches)
+        except ScheduleError:
+            continue
+        if (peaks(scenario, schedule) <= np.asarray(scenario.activation_limit) + 1e-9).all():
+            best = min(best, longest_path(scenario, schedule))
+    return best
+
+
+def check(scenario: Scenario, solver: str = "highs") -> Result:
+    """Solve, and check everything that a proven result promises."""
+    result = solve(scenario, solver=solver)
+    assert result.status == "optimal"
+    assert result.schedule is not None
+    assert result.schedule.planner == "milp"
+    assert result.solver == solver
+    assert result.gap == 0
+    assert result.objective_ms == pytest.approx(longest_path(scenario, result.schedule))
+    assert result.objective_ms == pytest.approx(
+        simulate(scenario, result.schedule, "ideal").iteration_ms
+    )
+    assert (peaks(scenario, result.schedule) <= np.asarray(scenario.activation_limit)).all()
+    return result
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize(
+    ("stages", "microbatches", "optimum"),
+    # Uniform times t: the last stage starts after S−1 forwards, then has 3 N t to do.
+    [(1, 1, 30), (1, 3, 90), (2, 2, 70), (2, 3, 100), (3, 3, 110)],
+)
+def test_uniform_optimum_leaves_no_bubble(
+    solver: str, stages: int, microbatches: int, optimum: float
+) -> None:
+    scenario = Scenario(stages=stages, microbatches=microbatches)
+    assert check(scenario, solver).objective_ms == optimum
+
+
+def test_few_microbatches_wait_for_the_round_trip() -> None:
+    # F down, B up, and the last W: nothing to fill the wait with.
+    assert check(Scenario(stages=3, microbatches=1)).objective_ms == 70
+
+
+TINY: list[dict[str, Any]] = [
+    {},
+    {"latency_ms": [[0, 25]]},
+    {"latency_ms": [[25, 0]]},
+    {"latency_ms": [[7, 12]], "activation_limit": 1},
+    {"activation_limit": [1.5, 1], "released_by_b": 0.5},
+    {"activation_limit": [1.5, 2], "released_by_b": 0.3},
+    {"forward_ms": [4, 9], "backward_ms": [7, 3], "weight_ms": [2, 8], "latency_ms": 3},
+    {"weight_ms": 0},
+    {"weight_ms": 0, "backward_ms": [0, 5], "activation_limit": [1, 2]},
+    {"forward_ms": 0, "backward_ms": 0, "weight_ms": 0},
+]
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("options", TINY, ids=str)
+def test_equals_the_best_of_all_orders(solver: str, options: dict[str, Any]) -> None:
+    scenario = Scenario(stages=2, microbatches=2, **options)
+    assert check(scenario, solver).objective_ms == pytest.approx(brute_force(scenario))
+
+
+def test_delays_of_the_two_directions_count_apart() -> None:
+    # Down 20: the last stage starts 20 later. Up 20: stage 0 waits 10+10+20+20 − its work.
+    base = {"stages": 2, "microbatches": 1}
+    assert check(Scenario(**base, latency_ms=[[20, 0]])).objective_ms == 70  # type: ignore[arg-type]
+    assert check(Scenario(**base, latency_ms=[[20, 5]])).objective_ms == 75  # type: ignore[arg-type]
+    occupied = Scenario(**base).with_delay(20, links=[0])  # type: ignore[arg-type]
+    assert check(occupied).objective_ms == 90
+
+
+def test_a_binding_limit_costs_time() -> None:
+    free = check(Scenario(stages=3, microbatches=3))
+    tight = check(Scenario(stages=3, microbatches=3, activation_limit=1))
+    assert tight.objective_ms > free.objective_ms
+    # One micro-batch at a time on stage 0: F 10, two stages further and back 40, B, W.
+    assert tight.objective_ms == 3 * 70
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_v_placement(solver: str) -> None:
+    # Device 0 holds both ends: F, 20 ms of forwards on device 1, F, B, the same back, B, W.
+    place = Scenario.place("v", devices=2, chunks=2)
+    single = Scenario(stages=4, microbatches=1, placement=place)
+    assert check(single, solver).objective_ms == 90
+    pair = Scenario(stages=4, microbatches=2, placement=place)
+    assert check(pair, solver).objective_ms == 130
+    # Limit 2: device 1 is free of B at 70, runs two W and one F before it may hold stage 2's
+    # second activation (100), then 10 each for F F B B B B W on the way back.
+    limited = Scenario(stages=4, microbatches=2, placement=place, activation_limit=2)
+    assert check(limited, solver).objective_ms == 170
+
+
+def test_worked_example() -> None:
+    scenario = Scenario(stages=4, microbatches=6)
+    assert check(scenario).objective_ms == 210
+
+
+@pytest.mark.parametrize(("place", "limit"), [("plain", 0.5), ("v", 1.5)])
+def test_a_limit_below_one_microbatch_is_infeasible(place: Any, limit: float) -> None:
+    chunks = 1 if place == "plain" else 2
+    scenario = Scenario(
+        stages=2 * chunks,
+        microbatches=2,
+        placement=Scenario.place(place, 2, chunks),
+        activation_limit=[np.inf, limit],
+    )
+    result = solve(scenario)
+    assert result.status == "infeasible"
+    assert result.schedule is None
+    assert result.objective_ms == result.bound_ms == result.gap == math.inf
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_running_out_of_time_is_never_called_optimal(solver: str) -> None:
+    # Its optimum is far above the trivial bound, so that nothing is proven this fast.
+    scenario = Scenario(stages=4, microbatches=12, activation_limit=4).with_delay(20, links=[1])
+    result = solve(scenario, solver=solver, time_limit_s=0.02)
+    assert result.status in ("feasible", "unknown")
+    assert (result.schedule is None) == (result.status == "unknown")
+    assert 410 <= result.bound_ms < result.objective_ms
+    assert result.gap > 0
+
+
+def test_threads_may_change_between_solves() -> None:
+    scenario = Scenario(stages=2, microbatches=2)
+    assert {solve(scenario, threads=n).status for n in (1, 2, 1)} == {"optimal"}
+
+
+def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    for solver in SOLVERS:
+        solve(Scenario(stages=2, microbatches=2), solver=solver)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"solver": "abacus"}, "unknown solver 'abacus': one of highs, cbc"),
+        ({"time_limit_s": 0}, "time limit must be above 0"),
+        ({"time_limit_s": -1}, "time limit must be above 0"),
+        ({"time_limit_s": math.nan}, "time limit must be above 0"),
+        ({"threads": 0}, "at least 1 thread"),
+    ],
+)
+def test_clear_errors(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SolverError, match=message):
+        solve(Scenario(), **options)
+
+
+def test_a_missing_solver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "highspy", None)
+    with pytest.raises(SolverError, match="highspy is not installed"):
+        solve(Scenario(stages=2, microbatches=1))
+
+
+def test_a_missing_program_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    pulp = pytest.importorskip("pulp")
+    monkeypatch.setattr(pulp.PULP_CBC_CMD, "pulp_cbc_path", "no-such-program")
+    with pytest.raises(SolverError, match="cbc: the program is missing"):
+        solve(Scenario(stages=2, microbatches=1), solver="cbc")
