@@ -33,6 +33,9 @@ DOWN, UP = 0, 1
 
 Placement = Literal["plain", "interleaved", "v"]
 
+_LARGEST = 1e15
+"""Larger times or sizes are typing errors, and their sums would overflow or lose digits."""
+
 _MATRIX_FIELDS = ("forward_ms", "backward_ms", "weight_ms", "fused_backward_ms")
 
 
@@ -145,8 +148,10 @@ class Scenario:
             self._set(field, float(_broadcast(field, size, ())))
         if self.released_by_b > 1:
             raise ScenarioError(f"released_by_b must be between 0 and 1, not {self.released_by_b}")
-        self._set("name", name)
-        self._set("source", source)
+        for field, words in {"name": name, "source": source}.items():
+            if not isinstance(words, str):
+                raise ScenarioError(f"{field} must be text, not {words!r}")
+            self._set(field, words)
         for link in self.slow_links:
             self.check_link(link)
 
@@ -350,10 +355,13 @@ def _count(field: str, value: int) -> int:
 
 
 def _checked_placement(placement: Sequence[int], stages: int) -> tuple[int, ...]:
-    devices = tuple(operator.index(device) for device in placement) or tuple(range(stages))
+    try:
+        devices = tuple(operator.index(device) for device in placement) or tuple(range(stages))
+    except TypeError:
+        raise ScenarioError(f"placement {placement!r} must be a list of devices") from None
     if len(devices) != stages:
         raise ScenarioError(f"placement names {len(devices)} devices for {stages} stages")
-    if set(devices) != set(range(max(devices) + 1)):
+    if set(devices) != set(range(len(set(devices)))):
         raise ScenarioError(f"placement {list(devices)} must use devices 0 … D−1, all of them")
     return devices
 
@@ -369,13 +377,12 @@ def _broadcast(
     """Check that ``value`` holds times or sizes and stretch it along its last axes."""
     try:
         array = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ScenarioError(f"{field} must hold numbers, in rows of one length") from None
-    if np.isnan(array).any() or (array < 0).any() or not (allow_inf or np.isfinite(array).all()):
-        bad = next(x for x in array.flat if np.isnan(x) or x < 0 or np.isinf(x))
-        raise ScenarioError(
-            f"{field} must be {'' if allow_inf else 'finite and '}at least 0, not {bad:g}"
-        )
+    within = (array >= 0) & (array <= _LARGEST) | (allow_inf & np.isposinf(array))
+    if not within.all():
+        bad = array[~within].flat[0]
+        raise ScenarioError(f"{field} must be a number from 0 to {_LARGEST:g}, not {bad:g}")
     if array.ndim > len(shape) or any(a != b for a, b in zip(array.shape, shape, strict=False)):
         raise ScenarioError(f"{field} has shape {list(array.shape)}, expected {_prefixes(shape)}")
     array = array.reshape(array.shape + (1,) * (len(shape) - array.ndim))

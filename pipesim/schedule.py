@@ -18,7 +18,7 @@ from pipesim.scenario import Kind, Scenario
 
 __all__ = ["Op", "Schedule"]
 
-_OP = re.compile(r"(\d+)(F|BW|B|W)(\d+)")
+_OP = re.compile(r"(0|[1-9][0-9]{0,8})(F|BW|B|W)(0|[1-9][0-9]{0,8})")
 
 
 class Op(NamedTuple):
@@ -43,7 +43,7 @@ class Op(NamedTuple):
     def parse(cls, text: str) -> Op:
         """Read the text form; anything else is a :class:`ScheduleError`."""
         match = _OP.fullmatch(text)
-        if match is None or not text.isascii():
+        if match is None:
             raise ScheduleError(f"{text!r} is not an operator, such as 0F0, 1B2, 1W2 or 3BW1")
         return cls(cast(Kind, match[2]), int(match[1]), int(match[3]))
 
@@ -82,7 +82,11 @@ class Schedule:
         object.__setattr__(self, "orders", tuple(tuple(order) for order in self.orders))
         object.__setattr__(self, "placement", tuple(self.placement))
         object.__setattr__(self, "assumed", dict(self.assumed))
-        if not self.placement or len(self.orders) != max(self.placement) + 1:
+        if self.microbatches < 1:
+            raise ScheduleError(
+                f"a schedule needs at least one micro-batch, not {self.microbatches}"
+            )
+        if not self.placement or set(self.placement) != set(range(len(self.orders))):
             raise ScheduleError(
                 f"{len(self.orders)} device orders for stages on devices {list(self.placement)}"
             )

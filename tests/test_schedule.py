@@ -68,7 +68,7 @@ def test_a_wrong_schedule_says_what_is_wrong(orders: list[list[str]], message: s
 
 @given(st.text(alphabet="0123FBW ²٣x-", max_size=6))
 def test_operators_parse_strictly(text: str) -> None:
-    if re.fullmatch(r"[0-9]+(F|B|W|BW)[0-9]+", text):
+    if re.fullmatch(r"(0|[1-3][0-3]*)(F|B|W|BW)(0|[1-3][0-3]*)", text):
         op = Op.parse(text)
         assert Op.parse(str(op)) == op
     else:
@@ -85,6 +85,13 @@ def test_topological_order_keeps_every_need(case: tuple[Scenario, Schedule]) -> 
         assert all(position[need] < place for need in plan.needs(op))
     for order in plan.orders:
         assert [position[op] for op in order] == sorted(position[op] for op in order)
+
+
+def test_a_schedule_has_devices_and_micro_batches() -> None:
+    with pytest.raises(ScheduleError, match="at least one micro-batch, not 0"):
+        Schedule([[], []], (0, 1), 0)
+    with pytest.raises(ScheduleError, match=r"3 device orders for stages on devices \[0, 2\]"):
+        Schedule([[], [], []], (0, 2), 1)
 
 
 def test_a_plan_fits_only_its_own_shape() -> None:

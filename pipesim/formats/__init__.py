@@ -1,0 +1,5 @@
+"""Formats at the border: one file for one format, reading strictly, writing atomically.
+
+Every reader gives a valid object or a :class:`pipesim.errors.FormatError` that names the
+file and the place in it; every writer leaves the whole file or none.
+"""

@@ -1,0 +1,102 @@
+"""Whole files: read as text or not at all, written as a whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TypeAlias
+
+from pipesim.errors import FormatError
+
+__all__ = ["StrPath", "read_text", "write_bytes", "write_text"]
+
+StrPath: TypeAlias = str | os.PathLike[str]
+
+
+def read_text(path: StrPath) -> str:
+    r"""Return the content of a UTF-8 file, without a byte order mark, line ends as they are.
+
+    Raises
+    ------
+    FormatError
+        The file cannot be read (it is missing, a folder, or forbidden), or is not UTF-8;
+        then the error names line and column.
+    """
+    file = os.fspath(path)
+    try:
+        content = Path(file).read_bytes()
+    except (OSError, ValueError) as error:
+        raise FormatError(f"cannot be read: {_reason(error)}", file=file) from None
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line, column = position(error.object[: error.start].decode("utf-8"), error.start)
+        raise FormatError("is not text in UTF-8", file=file, line=line, column=column) from None
+
+
+def position(text: str, offset: int) -> tuple[int, int]:
+    r"""Return the 1-based line and column of a place in a text; past its end, the end.
+
+    Examples
+    --------
+    >>> position("ab\ncd", 4)
+    (2, 2)
+    """
+    before = text[:offset]
+    return before.count("\n") + 1, len(before) - before.rfind("\n")
+
+
+def write_text(path: StrPath, text: str) -> None:
+    """Write a text as UTF-8, see :func:`write_bytes`."""
+    try:
+        content = text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise FormatError(
+            "cannot be written: a name holds half a character", file=os.fspath(path)
+        ) from None
+    write_bytes(path, content)
+
+
+def write_bytes(path: StrPath, content: bytes) -> None:
+    """Write a file so that nobody ever sees half of it.
+
+    The content goes to a new file beside and is renamed over the old one, whose
+    permissions are kept. What is not a regular file (a pipe, a terminal) is written to
+    directly.
+
+    Raises
+    ------
+    FormatError
+        The folder is missing, the path is a folder, or writing is forbidden or fails. The
+        old file is still there.
+    """
+    file = os.fspath(path)
+    try:
+        target = Path(file).resolve()
+        if target.is_dir():
+            raise IsADirectoryError(None, "it is a folder")
+        if not target.parent.is_dir():
+            raise FileNotFoundError(None, f"there is no folder {Path(file).parent}")
+        if target.exists() and not target.is_file():
+            target.write_bytes(content)
+        else:
+            _replace(target, content)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise FormatError(f"cannot be written: {_reason(error)}", file=file) from None
+
+
+def _replace(target: Path, content: bytes) -> None:
+    beside = target.with_name(f".pipesim-{os.urandom(8).hex()}")
+    try:
+        with beside.open("xb") as stream:
+            stream.write(content)
+        if target.exists():
+            shutil.copymode(target, beside)
+        beside.replace(target)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _reason(error: Exception) -> str:
+    return (isinstance(error, OSError) and error.strerror) or str(error)

@@ -1,0 +1,146 @@
+"""Plans, that is schedules, as JSON: one line for each device's order.
+
+.. code-block:: json
+
+    {
+      "format": "pipesim-plan",
+      "version": 1,
+      "planner": "gpipe",
+      "assumed": {},
+      "placement": [0, 1],
+      "microbatches": 1,
+      "orders": [
+        ["0F0", "0BW0"],
+        ["1F0", "1BW0"]
+      ]
+    }
+
+``planner`` and ``assumed`` may be left out.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from typing import NoReturn
+
+from pipesim.errors import FormatError, ScheduleError
+from pipesim.formats._document import Place, Table, list_of, text, whole
+from pipesim.formats._files import StrPath, read_text, write_text
+from pipesim.schedule import Op, Schedule
+
+__all__ = ["load_plan", "save_plan"]
+
+_FORMAT, _VERSION = "pipesim-plan", 1
+
+
+def load_plan(path: StrPath) -> Schedule:
+    """Read a schedule.
+
+    Raises
+    ------
+    FormatError
+        The file cannot be read, is not JSON (with line and column; NaN, infinities and
+        doubled keys are refused too), has an unknown, missing or wrong key (with its key
+        path), or its operators are incomplete, misplaced or cannot make progress.
+    """
+    file = os.fspath(path)
+    plan = Table(_parse_json(read_text(path), file), Place(file))
+    plan.take_head(_FORMAT, _VERSION)
+    planner = plan.take_or("planner", text, "")
+    assumed: dict[str, object] = plan.take_or("assumed", _mapping, {})
+    placement = plan.take("placement", list_of(whole))
+    microbatches = plan.take("microbatches", whole)
+    orders = plan.take("orders", list_of(list_of(_op)))
+    plan.close()
+    if microbatches < 1:
+        raise plan.place.at("microbatches").error("must be at least 1")
+    try:
+        return Schedule(orders, placement, microbatches, planner, assumed)
+    except ScheduleError as error:
+        raise FormatError(str(error), file=file) from None
+
+
+def save_plan(schedule: Schedule, path: StrPath) -> None:
+    """Write a schedule, such that loading it gives an equal one.
+
+    Raises
+    ------
+    FormatError
+        The file cannot be written, or ``assumed`` holds what JSON cannot (an infinity, an
+        array).
+    """
+    try:
+        assumed = json.dumps(dict(schedule.assumed), ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise FormatError(f"assumed: cannot be written: {error}", file=os.fspath(path)) from None
+    orders = ",\n".join(f"    {json.dumps([str(op) for op in order])}" for order in schedule.orders)
+    lines = {
+        "format": json.dumps(_FORMAT),
+        "version": str(_VERSION),
+        "planner": json.dumps(schedule.planner, ensure_ascii=False),
+        "assumed": assumed,
+        "placement": json.dumps([int(device) for device in schedule.placement]),
+        "microbatches": str(int(schedule.microbatches)),
+        "orders": f"[\n{orders}\n  ]",
+    }
+    body = ",\n".join(f'  "{key}": {value}' for key, value in lines.items())
+    write_text(path, f"{{\n{body}\n}}\n")
+
+
+def _parse_json(content: str, file: str) -> object:
+    try:
+        value = json.loads(
+            content,
+            object_pairs_hook=_unique,
+            parse_constant=_not_finite,
+            parse_float=_finite,
+        )
+        # A lone surrogate escape is JSON, but no text that could be shown or saved.
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except json.JSONDecodeError as error:
+        raise FormatError(
+            f"not JSON: {error.msg}", file=file, line=error.lineno, column=error.colno
+        ) from None
+    except RecursionError:
+        raise FormatError("is nested too deeply", file=file) from None
+    except UnicodeEncodeError:
+        raise FormatError("not JSON: a text holds half a character", file=file) from None
+    except ValueError as error:
+        raise FormatError(f"not JSON: {error}", file=file) from None
+    return value
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    result: dict[str, object] = {}
+    for key, value in pairs:
+        if key in result:
+            raise ValueError(f"the key {key!r} is given twice")
+        result[key] = value
+    return result
+
+
+def _not_finite(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not a number")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError(f"{digits} is too large a number")
+    return value
+
+
+def _mapping(value: object, place: Place) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise place.error("must be an object")
+    return value
+
+
+def _op(value: object, place: Place) -> Op:
+    digits = text(value, place)
+    try:
+        return Op.parse(digits)
+    except (ScheduleError, ValueError) as error:  # ValueError: an index of thousands of digits
+        raise place.error(str(error)) from None
