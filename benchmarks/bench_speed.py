@@ -20,9 +20,7 @@ from pipesim.transport import transport
 
 
 @pytest.mark.parametrize(("over", "promised"), [("ideal", 50_000), ("nccl", 15_000)])
-def test_engine_operators_a_second(
-    benchmark: BenchmarkFixture, over: str, promised: int
-) -> None:
+def test_engine_operators_a_second(benchmark: BenchmarkFixture, over: str, promised: int) -> None:
     """1F1B, 8 stages × 256 micro-batches."""
     scenario = Scenario(stages=8, microbatches=256)
     program = lower(plan(scenario, "1f1b"), scenario, transport(over))

@@ -148,17 +148,8 @@ class Comparison:
 
     def as_dict(self) -> dict[str, object]:
         """The comparison in JSON types."""
-        scenario = self.scenario
         return {
-            "scenario": {
-                "name": scenario.name,
-                "stages": scenario.stages,
-                "microbatches": scenario.microbatches,
-                "devices": scenario.devices,
-                "placement": list(scenario.placement),
-                "slow_links": list(scenario.slow_links),
-                "delay_ms": scenario.delay_ms.tolist(),
-            },
+            "scenario": self.scenario.summary(),
             "lower_bound_ms": self.lower_bound_ms,
             "rows": [row.as_dict() for row in self.rows],
         }

@@ -6,9 +6,9 @@ any process. A notebook shows one when it is the value of a cell.
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from matplotlib.path import Path
 from matplotlib.patheffects import withStroke
 
 from pipesim.errors import FormatError, PipesimError
+from pipesim.files import write_bytes
 from pipesim.scenario import KINDS, Array, Kind
 from pipesim.timeline import OpSpan, PathKind, Timeline
 
@@ -414,26 +415,12 @@ def save(figure: Figure, path: str | os.PathLike[str], *, dpi: float = 150) -> N
     Traceback (most recent call last):
     pipesim.errors.FormatError: chart.gif: unknown ending '.gif': one of .png, .svg, .pdf
     """
-    target = FilePath(path)
-    ending = target.suffix.lower()
+    ending = FilePath(path).suffix.lower()
     if ending not in _ANONYMOUS:
         raise FormatError(
-            f"unknown ending {target.suffix!r}: one of {', '.join(_ANONYMOUS)}", file=str(path)
+            f"unknown ending {ending!r}: one of {', '.join(_ANONYMOUS)}", file=os.fspath(path)
         )
-    try:
-        with _beside(target) as partial, mpl.rc_context({"svg.hashsalt": "pipesim"}):
-            figure.savefig(partial, format=ending[1:], dpi=dpi, metadata=_ANONYMOUS[ending])
-    except OSError as error:
-        raise FormatError(f"cannot be written: {error.strerror or error}", file=str(path)) from None
-
-
-@contextmanager
-def _beside(target: FilePath) -> Iterator[FilePath]:
-    """Yield a file beside ``target`` that takes its place if all goes well."""
-    partial = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        yield partial
-        partial.replace(target)
-    finally:
-        with suppress(FileNotFoundError):
-            partial.unlink()
+    drawn = io.BytesIO()
+    with mpl.rc_context({"svg.hashsalt": "pipesim"}):
+        figure.savefig(drawn, format=ending[1:], dpi=dpi, metadata=_ANONYMOUS[ending])
+    write_bytes(path, drawn.getvalue())

@@ -246,6 +246,18 @@ class Scenario:
                 f"{self.placement[link]}: it cannot have a delay"
             )
 
+    def summary(self) -> dict[str, object]:
+        """Shape and delays in JSON types, for the head of a result."""
+        return {
+            "name": self.name,
+            "stages": self.stages,
+            "microbatches": self.microbatches,
+            "devices": self.devices,
+            "placement": list(self.placement),
+            "slow_links": list(self.slow_links),
+            "delay_ms": self.delay_ms.tolist(),
+        }
+
     # -- new scenarios from old ----------------------------------------------------------
 
     def with_delay(

@@ -9,7 +9,7 @@ import numpy as np
 
 from pipesim.scenario import DOWN, UP, Array, Scenario
 
-__all__ = ["counted", "decimals", "described", "links", "listed", "milliseconds", "plain"]
+__all__ = ["counted", "decimals", "described", "links", "listed", "milliseconds", "plain", "titled"]
 
 
 def decimals(largest: float) -> int:
@@ -91,11 +91,8 @@ def described(scenario: Scenario) -> str:
     >>> described(Scenario().with_delay(20, links=[0]))
     '4 stages × 12 micro-batches · F 10, B 10, W 10 ms · link 0: 20 ms each way'
     """
-    shape = counted(scenario.stages, "stage")
-    if not scenario.is_plain:
-        shape += f" on {counted(scenario.devices, 'device')}"
     parts = [
-        f"{shape} × {counted(scenario.microbatches, 'micro-batch')}",
+        _shape(scenario),
         f"{_operators(scenario)} ms",
         ", ".join(_delay(scenario, link) for link in scenario.slow_links) or "no slow link",
     ]
@@ -104,6 +101,28 @@ def described(scenario: Scenario) -> str:
         each = limits[:1] if (limits == limits[0]).all() else limits
         parts.append("activation limit " + " ".join(f"{n:g}" for n in each))
     return (f"{scenario.name}: " if scenario.name else "") + " · ".join(parts)
+
+
+def titled(scenario: Scenario) -> str:
+    """Return a title for a figure: what was run, and which links are slow.
+
+    Examples
+    --------
+    >>> titled(Scenario(name="7B").with_delay(20, links=[0]))
+    '7B · link 0: 20 ms each way'
+    """
+    slow = scenario.slow_links
+    delays = ", ".join(_delay(scenario, link) for link in slow) or "no slow link"
+    return f"{scenario.name or _shape(scenario)} · " + (
+        delays if len(slow) <= 3 else f"{len(slow)} slow links"
+    )
+
+
+def _shape(scenario: Scenario) -> str:
+    shape = counted(scenario.stages, "stage")
+    if not scenario.is_plain:
+        shape += f" on {counted(scenario.devices, 'device')}"
+    return f"{shape} × {counted(scenario.microbatches, 'micro-batch')}"
 
 
 def _operators(scenario: Scenario) -> str:

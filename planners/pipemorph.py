@@ -65,8 +65,9 @@ def initial_warmup(scenario: Scenario) -> list[int]:
 def replanned_warmup(scenario: Scenario) -> list[int]:
     """Algorithm 2: the warm-up of each stage for the scenario's delays, shape [S].
 
-    From the last stage up, Δ_i is the smallest slackness whose budget holds c_i, not under 2
-    and not over N − x_{i+1} − 2i, which leaves two forwards of slack for each link above.
+    From the last stage up, Δ_i is the smallest slackness whose budget holds c_i, not over
+    N − x_{i+1} − 2i, which leaves two forwards of slack for each link above, and not under 2.
+    Where N is too small for both, the links below come first. No x_i is over N.
     """
     n = scenario.microbatches
     warmup = [1]
@@ -75,7 +76,7 @@ def replanned_warmup(scenario: Scenario) -> list[int]:
         need = 2.0
         if scenario.crosses(link):
             need = max(need, needed_slackness(scenario, link))
-        slack = max(0, min(need, n - below - 2 * link))
+        slack = max(2, min(need, n - below - 2 * link))
         device = scenario.placement[link]
         room = float(scenario.activation_limit[device] + scenario.host_limit[device])
         warmup.append(int(max(below if room >= below else 1, min(below + slack, n, room))))

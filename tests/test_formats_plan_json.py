@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipesim.errors import FormatError
+from pipesim.errors import FormatError, ScheduleError
 from pipesim.formats import plan_json
 from pipesim.formats.plan_json import load_plan, save_plan
 from pipesim.scenario import Scenario
@@ -100,7 +100,7 @@ def test_round_trip(
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), {1, 2}, object()])
 def test_assumptions_must_be_json(path: Path, value: object) -> None:
     made = gpipe(1, 1)
-    with pytest.raises(FormatError, match=r"plan.json: assumed: cannot be written: "):
+    with pytest.raises(ScheduleError, match="what the plan assumed is not JSON: "):
         save_plan(Schedule(made.orders, [0], 1, "x", {"limit": value}), path)
     assert not path.exists()
 

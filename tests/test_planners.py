@@ -110,7 +110,14 @@ def test_algorithm_2_keeps_its_bounds(scenario: Scenario) -> None:
     assert all(1 <= x <= n for x in found)
     assert all(delta >= 0 for delta in slackness(found))
     for link, delta in enumerate(slackness(found)):
-        assert delta <= max(0, n - found[link + 1] - 2 * link)
+        assert delta <= max(2, n - found[link + 1] - 2 * link)
+
+
+def test_with_few_micro_batches_slackness_goes_to_the_links_below() -> None:
+    scenario = Scenario(microbatches=2).with_delay(5, [2])
+    assert replanned_warmup(scenario) == [2, 2, 2, 1]
+    planned = simulate(scenario, plan(scenario, "pipemorph"))
+    assert planned.iteration_ms == simulate(scenario, plan(scenario, "zerobubble")).iteration_ms
 
 
 def test_algorithm_2_lives_on_host_memory_up_to_its_limit() -> None:

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from pipesim.formats._files import StrPath, write_text
+from pipesim.files import StrPath, write_text
 from pipesim.program import Message
 from pipesim.timeline import CommSpan, OpSpan, Timeline
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from pipesim.errors import FormatError, ScenarioError
-from pipesim.formats._files import StrPath
+from pipesim.files import StrPath
 from pipesim.formats._operators import Iteration, complete
 from pipesim.formats.operator_csv import OperatorFile, read_operator_csv
 from pipesim.scenario import Array, Kind, Scenario

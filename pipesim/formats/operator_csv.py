@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
 from pipesim.errors import FormatError
-from pipesim.formats._files import StrPath, read_text
+from pipesim.files import StrPath, read_text
 
 __all__ = ["COLUMNS", "OperatorFile", "OperatorRow", "Pass", "read_operator_csv"]
 

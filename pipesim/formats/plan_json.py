@@ -26,11 +26,11 @@ import os
 from typing import NoReturn
 
 from pipesim.errors import FormatError, ScheduleError
+from pipesim.files import StrPath, read_text, write_text
 from pipesim.formats._document import Place, Table, list_of, text, whole
-from pipesim.formats._files import StrPath, read_text, write_text
 from pipesim.schedule import Op, Schedule
 
-__all__ = ["load_plan", "save_plan"]
+__all__ = ["load_plan", "plan_json", "save_plan"]
 
 _FORMAT, _VERSION = "pipesim-plan", 1
 
@@ -68,13 +68,19 @@ def save_plan(schedule: Schedule, path: StrPath) -> None:
     Raises
     ------
     FormatError
-        The file cannot be written, or ``assumed`` holds what JSON cannot (an infinity, an
-        array).
+        The file cannot be written.
+    ScheduleError
+        ``assumed`` holds what JSON cannot (an infinity, an array).
     """
+    write_text(path, plan_json(schedule))
+
+
+def plan_json(schedule: Schedule) -> str:
+    """Return the text of a plan's file."""
     try:
         assumed = json.dumps(dict(schedule.assumed), ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise FormatError(f"assumed: cannot be written: {error}", file=os.fspath(path)) from None
+        raise ScheduleError(f"what the plan assumed is not JSON: {error}") from None
     orders = ",\n".join(f"    {json.dumps([str(op) for op in order])}" for order in schedule.orders)
     lines = {
         "format": json.dumps(_FORMAT),
@@ -86,7 +92,7 @@ def save_plan(schedule: Schedule, path: StrPath) -> None:
         "orders": f"[\n{orders}\n  ]",
     }
     body = ",\n".join(f'  "{key}": {value}' for key, value in lines.items())
-    write_text(path, f"{{\n{body}\n}}\n")
+    return f"{{\n{body}\n}}\n"
 
 
 def _parse_json(content: str, file: str) -> object:

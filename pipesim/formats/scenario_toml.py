@@ -44,8 +44,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pipesim.errors import FormatError, ScenarioError
+from pipesim.files import StrPath, position, read_text, write_text
 from pipesim.formats._document import Place, Table, list_of, number, text, whole
-from pipesim.formats._files import StrPath, position, read_text, write_text
 from pipesim.scenario import Array, Placement, Scenario
 
 __all__ = ["load_scenario", "save_scenario"]

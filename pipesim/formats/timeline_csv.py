@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 
-from pipesim.formats._files import StrPath, write_text
+from pipesim.files import StrPath, write_text
 from pipesim.timeline import Timeline
 
 __all__ = ["COLUMNS", "save_timeline_csv"]

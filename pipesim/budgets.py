@@ -1,0 +1,159 @@
+"""Which delays a plan absorbs, and what it takes to absorb the others.
+
+A link within its budget adds its delay to the iteration once; above the budget every window
+of the steady state stretches (Theorem 1 of the PipeMorph paper).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pipesim import analysis
+from pipesim.engine import simulate
+from pipesim.scenario import Scenario
+from pipesim.schedule import Schedule
+from planners import plan
+from planners.pipemorph import replanned_warmup
+
+__all__ = ["Budgets", "LinkBudget", "Plan", "budgets"]
+
+_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class LinkBudget:
+    """One link under one plan. Times in milliseconds, each way.
+
+    Attributes
+    ----------
+    slackness : int
+        Δ_i under the plan.
+    budget_ms, delay_ms : float
+        What the plan absorbs, and what the link has: the mean of its two directions.
+    needed_slackness : int or None
+        The smallest whose budget holds the delay; None where none does.
+    """
+
+    link: int
+    slackness: int
+    budget_ms: float
+    delay_ms: float
+    needed_slackness: int | None
+
+    @property
+    def over_ms(self) -> float:
+        """How far the delay exceeds the budget; 0 within it."""
+        over = self.delay_ms - self.budget_ms
+        return over if over > _TOLERANCE * self.delay_ms else 0.0
+
+    def as_dict(self) -> dict[str, object]:
+        """The link in JSON types."""
+        return {
+            "link": self.link,
+            "slackness": self.slackness,
+            "budget_ms": self.budget_ms,
+            "delay_ms": self.delay_ms,
+            "over_ms": self.over_ms,
+            "absorbed": self.over_ms == 0,
+            "needed_slackness": self.needed_slackness,
+        }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A plan as far as budgets need it: warm-up, links, and activations at their peak."""
+
+    planner: str
+    warmup: tuple[int, ...]
+    links: tuple[LinkBudget, ...]
+    peak_activations: tuple[float, ...]
+
+    @property
+    def absorbs(self) -> bool:
+        """Whether every link is within its budget."""
+        return all(link.over_ms == 0 for link in self.links)
+
+    def as_dict(self) -> dict[str, object]:
+        """The plan in JSON types."""
+        return {
+            "planner": self.planner,
+            "warmup": list(self.warmup),
+            "absorbs": self.absorbs,
+            "links": [link.as_dict() for link in self.links],
+            "peak_activations": list(self.peak_activations),
+        }
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """The budgets of a plan, and of the plan with the smallest warm-up for the delays."""
+
+    scenario: Scenario
+    current: Plan
+    replanned: Plan
+
+    def as_dict(self) -> dict[str, object]:
+        """Both plans in JSON types."""
+        return {
+            "scenario": self.scenario.summary(),
+            "plan": self.current.as_dict(),
+            "replanned": self.replanned.as_dict(),
+        }
+
+
+def budgets(scenario: Scenario, planner: str = "zerobubble") -> Budgets:
+    """Return what each link may have under ``planner``, and what Algorithm 2 would change.
+
+    Activations are those that the plans hold when nothing blocks (transport ideal).
+
+    Raises
+    ------
+    ScheduleError
+        There is no such planner, or it cannot plan this scenario.
+
+    Examples
+    --------
+    >>> from pipesim import Scenario
+    >>> result = budgets(Scenario().with_delay(20, links=[0]))
+    >>> result.current.links[0].budget_ms, result.current.links[0].over_ms
+    (10.0, 10.0)
+    >>> result.replanned.warmup, result.replanned.absorbs
+    ((8, 5, 3, 1), True)
+    """
+    return Budgets(
+        scenario,
+        _examined(scenario, plan(scenario, planner), planner),
+        _examined(
+            scenario, plan(scenario, "pipemorph"), "pipemorph", tuple(replanned_warmup(scenario))
+        ),
+    )
+
+
+def _examined(
+    scenario: Scenario, schedule: Schedule, planner: str, warmup: tuple[int, ...] | None = None
+) -> Plan:
+    warmup = warmup or analysis.warmup(schedule)
+    fused = any(op.kind == "BW" for order in schedule.orders for op in order)
+    links = []
+    for link, slackness in enumerate(analysis.slackness(warmup)):
+        if not scenario.crosses(link):
+            continue
+        # Without room for one activation more, stage i+1 must give one back before each F.
+        room = scenario.activation_limit[scenario.placement[link + 1]] - warmup[link + 1]
+        needed = analysis.needed_slackness(
+            scenario, link, fused=fused, weight_in_steady_state=room < 1
+        )
+        links.append(
+            LinkBudget(
+                link=link,
+                slackness=slackness,
+                budget_ms=analysis.delay_budget_ms(
+                    scenario, link, slackness, fused=fused, weight_in_steady_state=room < 1
+                ),
+                delay_ms=float(scenario.delay_ms[link].mean()),
+                needed_slackness=int(needed) if math.isfinite(needed) else None,
+            )
+        )
+    peak = simulate(scenario, schedule, "ideal").peak_activations
+    return Plan(planner, warmup, tuple(links), tuple(peak.tolist()))

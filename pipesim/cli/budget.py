@@ -1,0 +1,92 @@
+"""``pipesim budget``: how much delay each link may have, and what more would take."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from typer import Option
+
+from pipesim.budgets import Budgets, LinkBudget, budgets
+from pipesim.cli.options import Json, Quiet, ScenarioOptions, complete_planner
+from pipesim.cli.output import Column, progress, show, show_json, show_rows
+from pipesim.wording import counted, decimals, described, links, milliseconds
+
+__all__ = ["budget"]
+
+
+def budget(
+    scenario: ScenarioOptions,
+    planner: Annotated[
+        str,
+        Option(
+            metavar="NAME",
+            help="Whose plan is examined, see `pipesim planners`.",
+            autocompletion=complete_planner,
+        ),
+    ] = "zerobubble",
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Tell which delays a plan absorbs, link by link.
+
+    And the smallest warm-up that would absorb them all, with what it costs in activations.
+    """
+    what = scenario.build()
+    with progress(quiet) as report:
+        report(f"planning with {planner}")
+        result = budgets(what, planner)
+    if json:
+        show_json(result.as_dict())
+        return
+    if not quiet:
+        show(described(what), f"plan of {planner}, warm-up {_numbers(result.current.warmup)}", "")
+    _show_links(result.current.links)
+    show("", _conclusion(result))
+
+
+def _show_links(rows: tuple[LinkBudget, ...]) -> None:
+    digits = decimals(max([max(row.budget_ms, row.delay_ms) for row in rows], default=0.0))
+    show_rows(
+        Column("link", [str(row.link) for row in rows], numeric=False),
+        [
+            Column("slackness", [str(row.slackness) for row in rows]),
+            Column("budget\nms", [f"{row.budget_ms:.{digits}f}" for row in rows]),
+            Column("delay\nms", [f"{row.delay_ms:.{digits}f}" for row in rows]),
+            Column("slackness\nneeded", [_needed(row) for row in rows]),
+            Column("verdict", [_verdict(row) for row in rows], numeric=False),
+        ],
+    )
+
+
+def _needed(row: LinkBudget) -> str:
+    return "–" if row.needed_slackness is None else str(row.needed_slackness)
+
+
+def _verdict(row: LinkBudget) -> str:
+    if row.over_ms:
+        return f"over by {milliseconds(row.over_ms)}"
+    return "absorbed" if row.delay_ms else "healthy"
+
+
+def _conclusion(result: Budgets) -> str:
+    now, new = result.current, result.replanned
+    if not result.scenario.slow_links:
+        return "No link is slow."
+    if now.absorbs:
+        return "The plan absorbs all delays: each is added to the iteration once."
+    activations = (
+        f"it holds {_numbers(new.peak_activations)} activations by device, instead of "
+        f"{_numbers(now.peak_activations)}"
+    )
+    if new.absorbs:
+        return f"Warm-up {_numbers(new.warmup)} is the smallest that absorbs them: {activations}."
+    over = [link.link for link in new.links if link.over_ms]
+    allowed = counted(result.scenario.microbatches, "micro-batch")
+    return (
+        f"No warm-up that {allowed} and the memory limits allow absorbs them: "
+        f"{_numbers(new.warmup)} leaves {links(over)} over budget; {activations}."
+    )
+
+
+def _numbers(values: tuple[float, ...]) -> str:
+    return " ".join(f"{value:g}" for value in values)

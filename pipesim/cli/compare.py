@@ -1,0 +1,166 @@
+"""``pipesim compare``: what a slow link costs under each system, and what to do."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Annotated
+
+from typer import Option
+
+from pipesim.advice import advice
+from pipesim.cli import parsing
+from pipesim.cli.options import Json, Quiet, ScenarioOptions, parsed
+from pipesim.cli.output import Column, note, progress, show, show_json, show_rows
+from pipesim.comparison import DEFAULT_SYSTEMS, SYSTEMS, Comparison, Row
+from pipesim.comparison import compare as compare_systems
+from pipesim.files import write_text
+from pipesim.formats.chrome_trace import save_chrome_trace
+from pipesim.wording import decimals, described, milliseconds, titled
+
+__all__ = ["compare"]
+
+
+def _complete_systems(incomplete: str) -> list[str]:
+    """Systems for the shell, after those that stand there already."""
+    *given, last = incomplete.split(",")
+    return [",".join([*given, name]) for name in SYSTEMS if name.startswith(last)]
+
+
+def compare(
+    scenario: ScenarioOptions,
+    systems: Annotated[
+        str,
+        Option(
+            metavar="NAMES",
+            help=f"Comma list out of {', '.join(SYSTEMS)}, or PLANNER:TRANSPORT.",
+            autocompletion=_complete_systems,
+        ),
+    ] = ",".join(DEFAULT_SYSTEMS),
+    delegates: Annotated[
+        int | None,
+        Option(metavar="K", min=1, help="Delegates for each direction (default: one is free)."),
+    ] = None,
+    json: Json = False,
+    csv_file: Annotated[
+        Path | None, Option("--csv", metavar="FILE", help="Write the rows as CSV.")
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="Draw Gantt charts on one time axis (.png, .svg, .pdf)."),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="Write a Chrome trace, for Perfetto."),
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Compare systems: what delays them, what helps.
+
+    One row a system: its iteration time and its slowdown against healthy links, how much of
+    that are dependency bubbles and how much is head-of-line (HOL) blocking, its plan and
+    the activations it holds. Without options: 4 stages, 12 micro-batches, 10 ms operators,
+    no slow link.
+    """
+    names = parsed("--systems", parsing.names, systems)
+    what = scenario.build()
+    with progress(quiet) as report:
+        result = compare_systems(
+            what, names, delegates=delegates, progress=lambda title: report(f"simulating {title}")
+        )
+        if plot:
+            from pipesim.plot import gantt, save
+
+            report("drawing")
+            save(gantt(result.timelines, title=titled(what)), plot)
+        if csv_file:
+            write_text(csv_file, _csv(result))
+        if trace:
+            save_chrome_trace(result.timelines, trace)
+    if json:
+        show_json(result.as_dict())
+    else:
+        if not quiet:
+            show(described(what), "")
+        _show_rows(result)
+        show("", _lower_bound(result))
+        if not quiet:
+            show("", advice(result))
+    for path in (plot, csv_file, trace):
+        if path:
+            note(f"wrote {path}", quiet=quiet)
+
+
+def _show_rows(result: Comparison) -> None:
+    rows = result.rows
+    digits = decimals(max(row.iteration_ms for row in rows))
+    plan_digits = decimals(max(row.plan_seconds for row in rows) * 1000) - 1
+
+    def times(values: list[float], digits: int = digits) -> list[str]:
+        return [f"{value:.{digits}f}" for value in values]
+
+    times_columns = [
+        Column("transport", [row.system.transport for row in rows], numeric=False),
+        Column("iteration\nms", times([row.iteration_ms for row in rows])),
+        Column("slowdown", [f"{row.slowdown:.2f}×" for row in rows], tight="slow-\ndown"),
+        Column("+ dependency\nms", times([row.dependency_ms for row in rows]), tight="+ dep.\nms"),
+        Column("+ HOL\nms", times([row.hol_ms for row in rows])),
+        Column("bubble\n%", [f"{100 * row.timeline.bubble_fraction:.1f}" for row in rows]),
+    ]
+    plan_columns = [
+        Column("warm-up", [_numbers(row.warmup) for row in rows], numeric=False),
+        Column(
+            "slackness", [_numbers(row.slackness) for row in rows], numeric=False,
+            tight="slack-\nness",
+        ),
+        Column(
+            "peak activations", [_numbers(row.peak_activations) for row in rows], numeric=False,
+            tight="peak\nactivations",
+        ),
+    ]  # fmt: skip
+    if any(any(row.host_activations) for row in rows):
+        hosted = [_numbers(row.host_activations) for row in rows]
+        plan_columns.append(Column("of them on host", hosted, False, tight="of them\non host"))
+    plan_columns.append(
+        Column(
+            "planning\nms", times([row.plan_seconds * 1000 for row in rows], plan_digits),
+            tight="plan\nms",
+        )
+    )  # fmt: skip
+    fastest = min(range(len(rows)), key=lambda index: rows[index].iteration_ms)
+    show_rows(
+        Column("system", [row.system.title for row in rows], numeric=False),
+        times_columns,
+        plan_columns,
+        bold=fastest,
+    )
+
+
+def _numbers(values: tuple[float, ...]) -> str:
+    return " ".join(f"{value:g}" for value in values) or "–"
+
+
+def _lower_bound(result: Comparison) -> str:
+    text = f"Lower bound: {milliseconds(result.lower_bound_ms)}"
+    others = [row for row in result.rows if row.lower_bound_ms != result.lower_bound_ms]
+    for row in others:
+        text += f"; {row.system.title}: {milliseconds(row.lower_bound_ms)}"
+    return text
+
+
+def _csv(result: Comparison) -> str:
+    """One line a system; lists as numbers with spaces between."""
+    lines = io.StringIO()
+    writer = csv.writer(lines, lineterminator="\n")
+    columns = list(_flat(result.rows[0]))
+    writer.writerow(columns)
+    writer.writerows([_flat(row)[column] for column in columns] for row in result.rows)
+    return lines.getvalue()
+
+
+def _flat(row: Row) -> dict[str, object]:
+    return {
+        key: " ".join(str(item) for item in value) if isinstance(value, list) else value
+        for key, value in row.as_dict().items()
+    }

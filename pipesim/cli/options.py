@@ -1,0 +1,318 @@
+"""Options that several commands share, and what they stand for: scenarios and transports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args
+
+import numpy as np
+from typer import Option
+
+from pipesim.cli import parsing
+from pipesim.cli.parsing import SlowLink
+from pipesim.errors import ScenarioError
+from pipesim.formats.scenario_toml import load_scenario
+from pipesim.scenario import Array, Scenario
+from pipesim.schedule import Schedule
+from pipesim.transport import TRANSPORTS, Transport
+from pipesim.transport import transport as transport_named
+from planners import names as planner_names
+
+__all__ = [
+    "Chunks",
+    "Json",
+    "Quiet",
+    "ScenarioOptions",
+    "TransportOptions",
+    "complete_planner",
+    "parsed",
+]
+
+T = TypeVar("T")
+
+Json = Annotated[bool, Option("--json", help="Print one JSON object instead of text.")]
+Quiet = Annotated[
+    bool, Option("--quiet", "-q", help="Results only: no header, advice, notes or progress.")
+]
+Chunks = Annotated[
+    int, Option(metavar="V", min=1, help="Cut each stage into V interleaved chunks.")
+]
+
+MOST_OPERATORS = 1_000_000
+"""Of one kind, as in scenario files: more is a slip of the pen."""
+
+
+def parsed(option: str, parse: Callable[[str], T], text: str) -> T:
+    """Parse what was given for an option; errors name it."""
+    try:
+        return parse(text)
+    except ScenarioError as error:
+        raise ScenarioError(f"{option}: {error}") from None
+
+
+def complete_planner(incomplete: str) -> list[str]:
+    """Names of planners, for the shell."""
+    return _starting(*planner_names())(incomplete)
+
+
+def _starting(*words: str) -> Callable[[str], list[str]]:
+    """Return the shell completion that knows these words."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [word for word in words if word.startswith(incomplete)]
+
+    return complete
+
+
+# -- the scenario ------------------------------------------------------------------------
+
+
+Injection = Literal["occupancy", "latency"]
+
+
+def _injection(text: str) -> Injection:
+    if text not in get_args(Injection):
+        raise ScenarioError(f"{text!r} is neither occupancy nor latency")
+    return cast(Injection, text)
+
+
+@dataclass(frozen=True)
+class ScenarioOptions:
+    """What there is to run: a file or numbers, and slow links on top."""
+
+    scenario: Annotated[
+        Path | None, Option(metavar="FILE", help="A scenario in TOML, instead of the next five.")
+    ] = None
+    stages: Annotated[int | None, Option(metavar="S", help="Pipeline stages (default 4).")] = None
+    microbatches: Annotated[
+        int | None, Option(metavar="N", help="Micro-batches of an iteration (default 12).")
+    ] = None
+    forward: Annotated[
+        str | None,
+        Option(metavar="TIME", help="Time of F: one, or a comma list by stage (default 10ms)."),
+    ] = None
+    backward: Annotated[
+        str | None,
+        Option(metavar="TIME", help="Time of B, the backward for the input (default 10ms)."),
+    ] = None
+    weight: Annotated[
+        str | None,
+        Option(metavar="TIME", help="Time of W, the backward for the weights (default 10ms)."),
+    ] = None
+    delay: Annotated[
+        str | None,
+        Option(metavar="TIME", help="Delay of the links of --link, such as 20ms, 1.5s or 300us."),
+    ] = None
+    link: Annotated[
+        list[str] | None,
+        Option(metavar="LINKS", help="Slow links: 0, or 0,2. Link i joins stages i and i+1."),
+    ] = None
+    slow: Annotated[
+        list[str] | None,
+        Option(
+            metavar="LINK=TIME",
+            help="One slow link, such as 2=5ms; '0>1=5ms' slows activations only, "
+            "'1>0=5ms' gradients only. Repeatable.",
+        ),
+    ] = None
+    injection: Annotated[
+        str,
+        Option(
+            metavar="KIND",
+            autocompletion=_starting(*get_args(Injection)),
+            help="occupancy: a busy kernel on the sender, as published experiments inject "
+            "delays; latency: time in flight.",
+        ),
+    ] = "occupancy"
+    activation_limit: Annotated[
+        str | None,
+        Option(metavar="COUNT", help="Activations that fit on a device: one, or a comma list."),
+    ] = None
+
+    def build(self, *, plan: Schedule | None = None, chunks: int = 1) -> Scenario:
+        """Return the scenario.
+
+        Parameters
+        ----------
+        plan : Schedule, optional
+            Whose shape to take where none is given.
+        chunks : int
+            Chunks to cut every stage into.
+
+        Raises
+        ------
+        ScenarioError, FormatError
+            Options contradict each other, or describe no scenario.
+        """
+        scenario = self._from_file() if self.scenario else self._from_numbers(plan)
+        kind = parsed("--injection", _injection, self.injection)
+        for slow in self._slow_links():
+            scenario = scenario.with_delay(
+                slow.delay_ms, [slow.link], directions=slow.directions, kind=kind
+            )
+        if self.activation_limit is not None:
+            limits = parsed("--activation-limit", parsing.limits, self.activation_limit)
+            scenario = replace(scenario, activation_limit=_by_device(limits, scenario))
+        return scenario.interleaved(chunks) if chunks > 1 else scenario
+
+    def _from_file(self) -> Scenario:
+        assert self.scenario is not None
+        shape = ("stages", "microbatches", "forward", "backward", "weight")
+        for name in shape:
+            if getattr(self, name) is not None:
+                raise ScenarioError(f"--{name} contradicts --scenario, which says that already")
+        return load_scenario(self.scenario)
+
+    def _from_numbers(self, plan: Schedule | None) -> Scenario:
+        default = (plan.devices, plan.microbatches) if plan else (4, 12)
+        stages = default[0] if self.stages is None else self.stages
+        microbatches = default[1] if self.microbatches is None else self.microbatches
+        for name, count in (("--stages", stages), ("--microbatches", microbatches)):
+            if count < 1:
+                raise ScenarioError(f"{name} must be at least 1, not {count}")
+        if stages * microbatches > MOST_OPERATORS:
+            raise ScenarioError(
+                f"--stages × --microbatches is {stages * microbatches:,}: more than "
+                f"{MOST_OPERATORS:,} operators of a kind"
+            )
+        times: dict[str, Any] = {
+            f"{name}_ms": self._durations(name, stages)
+            for name in ("forward", "backward", "weight")
+            if getattr(self, name) is not None
+        }
+        return Scenario(stages=stages, microbatches=microbatches, **times)
+
+    def _durations(self, name: str, stages: int) -> Array:
+        values = np.array(parsed(f"--{name}", parsing.durations_ms, getattr(self, name)))
+        if values.ndim and len(values) != stages:
+            raise ScenarioError(f"--{name} gives {len(values)} times for {stages} stages")
+        return values
+
+    def _slow_links(self) -> list[SlowLink]:
+        """All slow links; each way of each link once."""
+        if self.delay is not None and not self.link:
+            raise ScenarioError("--delay needs --link: which links are slow?")
+        if self.link and self.delay is None:
+            raise ScenarioError("--link needs --delay: how slow are they?")
+        result = []
+        if self.delay is not None:
+            delay_ms = parsed("--delay", parsing.duration_ms, self.delay)
+            for text in self.link or ():
+                indices = parsed("--link", parsing.link_indices, text)
+                result += [SlowLink(link, parsing.BOTH_WAYS, delay_ms) for link in indices]
+        result += [parsed("--slow", parsing.slow_link, text) for text in self.slow or ()]
+        seen = set()
+        for slow in result:
+            for direction in slow.directions:
+                if (slow.link, direction) in seen:
+                    raise ScenarioError(f"link {slow.link} is given two delays")
+                seen.add((slow.link, direction))
+        return result
+
+
+def _by_device(limits: float | list[float], scenario: Scenario) -> Array:
+    if isinstance(limits, list) and len(limits) != scenario.devices:
+        raise ScenarioError(
+            f"--activation-limit gives {len(limits)} limits for {scenario.devices} devices"
+        )
+    return np.array(limits)
+
+
+# -- the transport -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TransportOptions:
+    """How messages travel. What an option means to which transport: its class."""
+
+    transport: Annotated[
+        str,
+        Option(
+            metavar="NAME",
+            help=f"How messages travel: {', '.join(TRANSPORTS)}.",
+            autocompletion=_starting(*TRANSPORTS),
+        ),
+    ] = "ideal"
+    base: Annotated[
+        str | None, Option(metavar="TIME", help="Time that every message takes (not ideal).")
+    ] = None
+    bytes_per_ms: Annotated[
+        float | None, Option(metavar="RATE", help="Bandwidth (nccl, exchange, isolated).")
+    ] = None
+    p2p_streams: Annotated[
+        str | None,
+        Option(
+            metavar="SHARED",
+            help="Which P2P kernels share a stream: all of a device, of a peer, or of a "
+            "direction (nccl; default device).",
+            autocompletion=_starting("device", "peer", "direction"),
+        ),
+    ] = None
+    unfused: Annotated[
+        bool, Option("--unfused", help="One kernel for each message, no groups (nccl).")
+    ] = False
+    eager_bytes: Annotated[
+        float | None,
+        Option(metavar="BYTES", help="Up to this size a send waits for no receive (nccl)."),
+    ] = None
+    delegates: Annotated[
+        int | None,
+        Option(metavar="K", help="Delegates for each neighbour and direction (delegated)."),
+    ] = None
+    only_slow: Annotated[
+        bool, Option("--only-slow", help="Delegate the slow links alone (delegated).")
+    ] = False
+    copy: Annotated[
+        str | None, Option(metavar="TIME", help="Latency of a copy to or from host (delegated).")
+    ] = None
+    copy_bytes_per_ms: Annotated[
+        float | None, Option(metavar="RATE", help="Bandwidth of these copies (delegated).")
+    ] = None
+    compute_slowdown: Annotated[
+        float | None,
+        Option(metavar="FACTOR", help="Of compute at slow links (isolated; default 1.99)."),
+    ] = None
+
+    def build(self) -> Transport:
+        """Return the transport.
+
+        Raises
+        ------
+        ScenarioError
+            There is no such transport, or it has no such option or value.
+        """
+        default = transport_named(self.transport)
+        values = {name: getattr(self, _OPTION_OF.get(name, name)) for name in _TRANSPORT_OPTIONS}
+        given: dict[str, Any] = {
+            name: value
+            for name, value in values.items()
+            if value is not None and value is not False
+        }
+        known = {field.name for field in fields(default)}
+        for name in given:
+            if name not in known:
+                having = [t for t, cls in TRANSPORTS.items() if name in _options(cls)]
+                option = _OPTION_OF.get(name, name).replace("_", "-")
+                raise ScenarioError(
+                    f"--{option} is for {' and '.join(having)}, not for {default.name}"
+                )
+        for name in ("base_ms", "copy_ms"):
+            if name in given:
+                option = f"--{_OPTION_OF[name]}"
+                given[name] = parsed(option, parsing.duration_ms, str(given[name]))
+        if "fused" in given:
+            given["fused"] = False
+        return replace(default, **given)
+
+
+def _options(kind: type[Transport]) -> list[str]:
+    return [field.name for field in fields(kind)]
+
+
+_TRANSPORT_OPTIONS = list(
+    dict.fromkeys(name for kind in get_args(Transport) for name in _options(kind))
+)
+_OPTION_OF = {"base_ms": "base", "copy_ms": "copy", "fused": "unfused"}
+"""The command-line option of a transport's option, where it has another name."""

@@ -1,0 +1,160 @@
+"""What people type for times, links and limits, as numbers. Pure functions.
+
+Each raises a :class:`~pipesim.errors.ScenarioError` that shows what was typed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import NamedTuple
+
+from pipesim.errors import ScenarioError
+from pipesim.scenario import Direction
+
+__all__ = [
+    "BOTH_WAYS",
+    "SlowLink",
+    "duration_ms",
+    "durations_ms",
+    "limits",
+    "link_indices",
+    "names",
+    "slow_link",
+]
+
+UNITS_MS = {"us": 1e-3, "µs": 1e-3, "μs": 1e-3, "ms": 1.0, "s": 1e3, "min": 60e3}
+
+_NUMBER = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+_DURATION = re.compile(rf"({_NUMBER})\s*({'|'.join(UNITS_MS)})")
+_INDEX = re.compile(r"[0-9]{1,9}")
+_SLOW = re.compile(r"([^=]*)=(.*)", re.DOTALL)
+_ONE_WAY = re.compile(r"([0-9]{1,9})\s*>\s*([0-9]{1,9})")
+BOTH_WAYS: tuple[Direction, ...] = ("down", "up")
+
+
+class SlowLink(NamedTuple):
+    """A link, the directions in which it is slow, and by how much."""
+
+    link: int
+    directions: tuple[Direction, ...]
+    delay_ms: float
+
+
+def duration_ms(text: str) -> float:
+    """Read a time with its unit, in milliseconds.
+
+    Examples
+    --------
+    >>> duration_ms("20ms"), duration_ms("1.5s"), duration_ms("300 us")
+    (20.0, 1500.0, 0.3)
+    """
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        if re.fullmatch(_NUMBER, text.strip()):
+            raise ScenarioError(f"{text!r} has no unit: write {text.strip()}ms, or us, s or min")
+        raise ScenarioError(f"{text!r} is not a time such as 20ms, 1.5s or 300us")
+    value = _in_ms(match[1], match[2])
+    if match[1].startswith("-"):
+        raise ScenarioError(f"{text!r} is negative")
+    if not math.isfinite(value):
+        raise ScenarioError(f"{text!r} is too long a time")
+    return value
+
+
+def _in_ms(number: str, unit: str) -> float:
+    # Dividing by a thousand rounds once; multiplying by its inverse would round twice.
+    return float(number) / 1e3 if UNITS_MS[unit] < 1 else float(number) * UNITS_MS[unit]
+
+
+def durations_ms(text: str) -> float | list[float]:
+    """Read one time, or a comma list with one for each stage.
+
+    Examples
+    --------
+    >>> durations_ms("10ms"), durations_ms("9ms,10ms,1s")
+    (10.0, [9.0, 10.0, 1000.0])
+    """
+    values = [duration_ms(part) for part in text.split(",")]
+    return values if len(values) > 1 else values[0]
+
+
+def link_indices(text: str) -> list[int]:
+    """Read a comma list of link numbers.
+
+    Examples
+    --------
+    >>> link_indices("0,2")
+    [0, 2]
+    """
+    return [_index(part) for part in text.split(",")]
+
+
+def _index(text: str) -> int:
+    if not _INDEX.fullmatch(text.strip()):
+        raise ScenarioError(f"{text!r} is not a link: links are numbered 0, 1, 2 …")
+    return int(text)
+
+
+def slow_link(text: str) -> SlowLink:
+    """Read ``LINK=TIME``, or ``STAGE>STAGE=TIME`` for one direction.
+
+    ``0>1`` are activations on link 0, down from stage 0 to 1; ``1>0`` gradients, up.
+
+    Examples
+    --------
+    >>> slow_link("2=5ms")
+    SlowLink(link=2, directions=('down', 'up'), delay_ms=5.0)
+    >>> slow_link("1>0=20ms")
+    SlowLink(link=0, directions=('up',), delay_ms=20.0)
+    """
+    match = _SLOW.fullmatch(text)
+    if match is None:
+        raise ScenarioError(f"{text!r} is not LINK=TIME, such as 0=20ms or '0>1=20ms'")
+    where, delay_ms = match[1].strip(), duration_ms(match[2])
+    ways = _ONE_WAY.fullmatch(where)
+    if ways is None:
+        return SlowLink(_index(where), BOTH_WAYS, delay_ms)
+    start, end = int(ways[1]), int(ways[2])
+    if abs(start - end) != 1:
+        raise ScenarioError(f"{where!r}: no link joins stages {start} and {end}")
+    return SlowLink(min(start, end), ("down",) if start < end else ("up",), delay_ms)
+
+
+def limits(text: str) -> float | list[float]:
+    """Read one count of activations, or a comma list; ``unlimited`` is one too.
+
+    Examples
+    --------
+    >>> limits("8"), limits("8,unlimited")
+    (8.0, [8.0, inf])
+    """
+    values = [_limit(part.strip()) for part in text.split(",")]
+    return values if len(values) > 1 else values[0]
+
+
+def _limit(text: str) -> float:
+    if text == "unlimited":
+        return math.inf
+    if not re.fullmatch(_NUMBER, text) or not math.isfinite(float(text)):
+        raise ScenarioError(f"{text!r} is not a number of activations, or unlimited")
+    if float(text) < 0:
+        raise ScenarioError(f"{text!r} is negative")
+    return float(text)
+
+
+def names(text: str) -> list[str]:
+    """Read a comma list of names, each given once.
+
+    Examples
+    --------
+    >>> names("1f1b, pipemorph")
+    ['1f1b', 'pipemorph']
+    """
+    parts = [part.strip() for part in text.split(",")]
+    for number, part in enumerate(parts):
+        if not part:
+            raise ScenarioError(f"{text!r} has an empty name")
+        if part in parts[:number]:
+            raise ScenarioError(f"{part!r} is given twice")
+    return parts

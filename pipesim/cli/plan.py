@@ -1,0 +1,79 @@
+"""``pipesim plan``: the order of operators that a planner gives each device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Option
+
+from pipesim import analysis
+from pipesim.cli.options import Chunks, Json, Quiet, ScenarioOptions, complete_planner
+from pipesim.cli.output import note, progress, show, show_text, wrapped
+from pipesim.engine import simulate
+from pipesim.formats.plan_json import plan_json, save_plan
+from pipesim.scenario import Scenario
+from pipesim.schedule import Op, Schedule
+from pipesim.wording import described, milliseconds, plain
+from planners import plan as plan_with
+
+__all__ = ["plan"]
+
+
+def plan(
+    scenario: ScenarioOptions,
+    planner: Annotated[
+        str,
+        Option(
+            metavar="NAME",
+            help="Who plans, see `pipesim planners`.",
+            autocompletion=complete_planner,
+        ),
+    ] = "pipemorph",
+    chunks: Chunks = 1,
+    output: Annotated[
+        Path | None, Option("--output", "-o", metavar="FILE", help="Write the plan as JSON.")
+    ] = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Plan the order of operators on each device."""
+    what = scenario.build(chunks=chunks)
+    with progress(quiet) as report:
+        report(f"planning with {planner}")
+        schedule = plan_with(what, planner)
+    if output:
+        save_plan(schedule, output)
+    if json:
+        show_text(plan_json(schedule))
+    else:
+        _show(what, schedule, quiet)
+    if output:
+        note(f"wrote {output}", quiet=quiet)
+
+
+def _show(scenario: Scenario, schedule: Schedule, quiet: bool) -> None:
+    if not quiet:
+        show(described(scenario), "")
+    for device, order in enumerate(schedule.orders):
+        name = f"device {device}: "
+        ops = " ".join(_short(op, scenario) for op in order)
+        show_text(wrapped(name + ops, " " * len(name)) + "\n")
+    warmup = analysis.warmup(schedule)
+    iteration_ms = simulate(scenario, schedule, "ideal").iteration_ms
+    bound_ms = analysis.lower_bound_ms(scenario)
+    gap = 100 * (iteration_ms / bound_ms - 1) if bound_ms else 0.0
+    show(
+        "",
+        f"planner         {schedule.planner}",
+        f"warm-up         {' '.join(map(str, warmup))}",
+        f"slackness       {' '.join(map(str, analysis.slackness(warmup))) or '–'}",
+        f"iteration time  {milliseconds(iteration_ms)} where nothing blocks (transport ideal)",
+        f"lower bound     {milliseconds(bound_ms)}",
+        f"gap             {plain(gap, 2)} %",
+    )
+
+
+def _short(op: Op, scenario: Scenario) -> str:
+    """An operator; without its stage where that is its device."""
+    return f"{op.kind}{op.microbatch}" if scenario.is_plain else str(op)

@@ -1,0 +1,149 @@
+"""``pipesim simulate``: one plan over one transport, device by device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from pipesim import analysis
+from pipesim.cli.options import (
+    Chunks,
+    Json,
+    Quiet,
+    ScenarioOptions,
+    TransportOptions,
+    complete_planner,
+)
+from pipesim.cli.output import Column, note, progress, show, show_json, show_rows
+from pipesim.engine import simulate as run
+from pipesim.errors import ScenarioError
+from pipesim.formats.chrome_trace import save_chrome_trace
+from pipesim.formats.plan_json import load_plan
+from pipesim.formats.timeline_csv import save_timeline_csv
+from pipesim.scenario import Scenario
+from pipesim.schedule import Schedule
+from pipesim.timeline import Timeline
+from pipesim.transport import Transport
+from pipesim.wording import decimals, described, milliseconds, titled
+from planners import plan as plan_with
+
+__all__ = ["simulate"]
+
+
+def simulate(
+    scenario: ScenarioOptions,
+    over: TransportOptions,
+    plan: Annotated[
+        Path | None, Argument(metavar="PLAN.json", help="A plan; or see --planner.")
+    ] = None,
+    planner: Annotated[
+        str | None,
+        Option(
+            metavar="NAME",
+            help="Plan with this planner, see `pipesim planners`.",
+            autocompletion=complete_planner,
+        ),
+    ] = None,
+    chunks: Chunks = 1,
+    json: Json = False,
+    csv_file: Annotated[
+        Path | None, Option("--csv", metavar="FILE", help="Write all operators with their times.")
+    ] = None,
+    plot: Annotated[
+        Path | None, Option(metavar="FILE", help="Draw a Gantt chart (.png, .svg, .pdf).")
+    ] = None,
+    memory_plot: Annotated[
+        Path | None, Option(metavar="FILE", help="Draw activations over time (.png, .svg, .pdf).")
+    ] = None,
+    trace: Annotated[
+        Path | None, Option(metavar="FILE", help="Write a Chrome trace, for Perfetto.")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Simulate a plan over a transport.
+
+    A plan brings its own numbers of stages and micro-batches.
+    """
+    if (plan is None) == (planner is None):
+        raise ScenarioError("simulate needs either a PLAN.json or --planner NAME")
+    transport = over.build()
+    with progress(quiet) as report:
+        schedule = load_plan(plan) if plan else None
+        what = scenario.build(plan=schedule, chunks=chunks)
+        if schedule is None:
+            report(f"planning with {planner}")
+            schedule = plan_with(what, planner or "")
+        report("simulating")
+        timeline = run(what, schedule, transport)
+        name = f"{schedule.planner or 'plan'} over {transport}"
+        if plot or memory_plot:
+            from pipesim.plot import gantt, in_flight, save
+
+            report("drawing")
+            for draw, path in ((gantt, plot), (in_flight, memory_plot)):
+                if path:
+                    save(draw({name: timeline}, title=titled(what)), path)
+        if csv_file:
+            save_timeline_csv(timeline, csv_file)
+        if trace:
+            save_chrome_trace({name: timeline}, trace)
+    if json:
+        show_json(_as_dict(schedule, transport, timeline))
+    else:
+        _show(what, name, timeline, quiet)
+    for path in (plot, memory_plot, csv_file, trace):
+        if path:
+            note(f"wrote {path}", quiet=quiet)
+
+
+def _as_dict(schedule: Schedule, transport: Transport, timeline: Timeline) -> dict[str, object]:
+    warmup = analysis.warmup(schedule)
+    return {
+        "scenario": timeline.scenario.summary(),
+        "planner": schedule.planner,
+        "transport": transport.name,
+        "iteration_ms": timeline.iteration_ms,
+        "lower_bound_ms": analysis.lower_bound_ms(timeline.scenario),
+        "bubble_fraction": timeline.bubble_fraction,
+        "stage_span_ms": timeline.stage_span_ms,
+        "warmup": list(warmup),
+        "slackness": list(analysis.slackness(warmup)),
+        "busy_ms": timeline.busy_ms.tolist(),
+        "stage_spans_ms": timeline.stage_spans_ms.tolist(),
+        "peak_activations": timeline.peak_activations.tolist(),
+        "host_activations": timeline.peak_host_activations.tolist(),
+    }
+
+
+def _show(scenario: Scenario, name: str, timeline: Timeline, quiet: bool) -> None:
+    digits = decimals(timeline.iteration_ms)
+    devices = range(scenario.devices)
+
+    def column(header: str, values: list[float], digits: int = digits) -> Column:
+        return Column(header, [f"{value:.{digits}f}" for value in values])
+
+    def counts(header: str, values: list[float]) -> Column:
+        return Column(header, [f"{value:g}" for value in values])
+
+    spans = [timeline.compute[device] for device in devices]
+    columns = [
+        column("first start\nms", [own[0].start_ms - timeline.start_ms for own in spans]),
+        column("last end\nms", [own[-1].end_ms - timeline.start_ms for own in spans]),
+        column("busy\nms", timeline.busy_ms.tolist()),
+        column("idle\nms", (timeline.iteration_ms - timeline.busy_ms).tolist()),
+        counts("peak\nactivations", timeline.peak_activations.tolist()),
+    ]
+    if timeline.peak_host_activations.any():
+        columns.append(counts("of them\non host", timeline.peak_host_activations.tolist()))
+    if not quiet:
+        show(described(scenario), name, "")
+    show_rows(Column("device", [str(device) for device in devices], numeric=False), columns)
+    show(
+        "",
+        f"iteration time      {milliseconds(timeline.iteration_ms)}",
+        f"longest stage span  {milliseconds(timeline.stage_span_ms)}",
+        f"bubble              {100 * timeline.bubble_fraction:.1f} %",
+        f"lower bound         {milliseconds(analysis.lower_bound_ms(scenario))}",
+    )
