@@ -15,19 +15,16 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from pipesim.errors import PipesimError
-from pipesim.scenario import Scenario
-from pipesim.schedule import Op, Schedule
-from pipesim.timeline import Timeline
-
 if TYPE_CHECKING:
-    from pipesim.comparison import compare as compare
-    from pipesim.engine import simulate as simulate
-    from pipesim.formats.plan_json import load_plan as load_plan
-    from pipesim.formats.plan_json import save_plan as save_plan
-    from pipesim.formats.scenario_toml import load_scenario as load_scenario
-    from pipesim.formats.scenario_toml import save_scenario as save_scenario
-    from planners import plan as plan
+    from pipesim.comparison import compare
+    from pipesim.engine import simulate
+    from pipesim.errors import PipesimError
+    from pipesim.formats.plan_json import load_plan, save_plan
+    from pipesim.formats.scenario_toml import load_scenario, save_scenario
+    from pipesim.scenario import Scenario
+    from pipesim.schedule import Op, Schedule
+    from pipesim.timeline import Timeline
+    from planners import plan
 
 __all__ = [
     "Op",
@@ -46,8 +43,14 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-# The nouns know no planner and no backend: what joins them is imported when first used.
-_LAZY = {
+# Imported when first used: the nouns know no planner and no backend, and a command that
+# needs none of them starts at once.
+_HOMES = {
+    "Op": "pipesim.schedule",
+    "PipesimError": "pipesim.errors",
+    "Scenario": "pipesim.scenario",
+    "Schedule": "pipesim.schedule",
+    "Timeline": "pipesim.timeline",
     "compare": "pipesim.comparison",
     "load_plan": "pipesim.formats.plan_json",
     "load_scenario": "pipesim.formats.scenario_toml",
@@ -59,6 +62,10 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> object:
-    if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_HOMES]

@@ -23,7 +23,8 @@ _AS_IS, _DELEGATED, _REPLANNED = range(3)
 def advice(comparison: Comparison) -> str:
     """Return one sentence: what to do, what it gains, and what it costs in memory.
 
-    Rows with an ideal transport are left out: nobody can run them.
+    Rows that nobody can run are left out: those with an ideal transport, and those that hold
+    more activations than fit.
 
     Examples
     --------
@@ -34,9 +35,9 @@ def advice(comparison: Comparison) -> str:
     6.8 % less than PipeMorph-CPU; it holds more activations than PipeMorph-CPU: 10 instead
     of 9.5 on device 0.
     """
-    rows = [row for row in comparison.rows if row.system.transport != "ideal"]
+    rows = [row for row in comparison.rows if row.system.transport != "ideal" and row.fits]
     if not rows:
-        return "Nothing to advise: an ideal transport tells a limit, not what can be run."
+        return "Nothing to advise: no system here both fits and can be run."
     advised = _advised(rows)
     if len(rows) == 1:
         return _alone(advised)
@@ -47,15 +48,20 @@ def advice(comparison: Comparison) -> str:
             ", the lower bound" if _is_bound(advised) else ""
         )
         return f"Keep {advised.system.title} ({time}): {_in_vain(rows)}."
-    start = {
-        _DELEGATED: "Delegate communication to the CPU and keep the plan",
-        _REPLANNED: f"Re-plan for {links(comparison.scenario.slow_links)}",
-    }[_changes(advised)]
     lesser = [
-        min(group, key=lambda row: row.iteration_ms)
+        min(
+            (row for row in rows if _changes(row) == changes),
+            # Of equally fast ones the one that differs in nothing but the change.
+            key=lambda row: (row.iteration_ms, row.system.planner != advised.system.planner),
+        )
         for changes in range(_changes(advised))
-        if (group := [row for row in rows if _changes(row) == changes])
+        if any(_changes(row) == changes for row in rows)
     ]
+    start = f"Re-plan for {links(comparison.scenario.slow_links)}"
+    if _changes(advised) == _DELEGATED:
+        kept = lesser and lesser[-1].system.planner == advised.system.planner
+        plan = "keep the plan" if kept else f"plan with {advised.system.planner}"
+        start = f"Delegate communication to the CPU and {plan}"
     sentence = f"{start}: {_takes(advised)}{_gains(advised, lesser)}"
     if _changes(advised) == _DELEGATED and any(_changes(row) == _REPLANNED for row in rows):
         sentence += "; re-planning gains nothing on top"

@@ -22,6 +22,7 @@ __all__ = [
     "lower_bound_ms",
     "needed_slackness",
     "slackness",
+    "smallest_warmup",
     "warmup",
 ]
 
@@ -29,7 +30,14 @@ _TOLERANCE = 1e-9  # relative; a delay that equals its budget up to rounding is 
 
 
 def warmup(schedule: Schedule) -> tuple[int, ...]:
-    """Warm-up x_i of each stage: the forwards it runs before its first backward, shape [S]."""
+    """Warm-up x_i of each stage: the forwards it runs before its first backward, shape [S].
+
+    Examples
+    --------
+    >>> import pipesim
+    >>> warmup(pipesim.plan(Scenario(), "1f1b"))
+    (4, 3, 2, 1)
+    """
     counts = [0] * schedule.stages
     for order in schedule.orders:
         began: set[int] = set()
@@ -42,7 +50,13 @@ def warmup(schedule: Schedule) -> tuple[int, ...]:
 
 
 def slackness(warmup: Sequence[int]) -> tuple[int, ...]:
-    """Slackness Δ_i = x_i − x_{i+1} of each link, shape [S−1]."""
+    """Slackness Δ_i = x_i − x_{i+1} of each link, shape [S−1].
+
+    Examples
+    --------
+    >>> slackness((7, 5, 3, 1))
+    (2, 2, 2)
+    """
     return tuple(int(delta) for delta in -np.diff(warmup))
 
 
@@ -88,6 +102,11 @@ def delay_budget_ms(
         The backward is fused (BW) instead of split.
     weight_in_steady_state : bool
         A memory limit forces one W for each B in the steady state of stage i+1.
+
+    Examples
+    --------
+    >>> delay_budget_ms(Scenario(), link=0, slackness=3)
+    20.0
     """
     turnaround, period = _turnaround_and_period(scenario, link, fused, weight_in_steady_state)
     return max(0.0, (slackness * period - turnaround) / 2)
@@ -99,12 +118,35 @@ def needed_slackness(
     """Smallest slackness whose budget holds the delay that ``scenario`` has on ``link``.
 
     The inverse of :func:`delay_budget_ms`; ``inf`` where stage i+1 has no work to wait with.
+
+    Examples
+    --------
+    >>> needed_slackness(Scenario().with_delay(20, links=[0]), link=0)
+    3
     """
     turnaround, period = _turnaround_and_period(scenario, link, fused, weight_in_steady_state)
     wait = float(scenario.delay_ms[link].sum()) + turnaround
     if period == 0:
         return math.inf if wait else 0
     return math.ceil(wait / period * (1 - _TOLERANCE))
+
+
+def smallest_warmup(scenario: Scenario) -> tuple[int, ...]:
+    """Smallest warm-up of each stage, shape [S], with every delay within its link's budget.
+
+    Each link gets the slackness that it needs and not less than 1, so that stages overlap;
+    no stage runs more forwards than there are micro-batches.
+
+    Examples
+    --------
+    >>> smallest_warmup(Scenario().with_delay(20, links=[0]))
+    (6, 3, 2, 1)
+    """
+    warmup = [1]
+    for link in reversed(range(scenario.stages - 1)):
+        needed = needed_slackness(scenario, link) if scenario.crosses(link) else 0
+        warmup.append(int(min(warmup[-1] + max(1, needed), scenario.microbatches)))
+    return tuple(warmup[::-1])
 
 
 def _turnaround_and_period(
@@ -128,8 +170,15 @@ def growth_rate(microbatches: int, slackness: int) -> float:
     limit for many micro-batches and holds where every F waits for its turn between two
     backwards, as it does in the plans made for the budget's delay.
 
-    The paper's Theorem 1 says N/Δ_i. The two agree for 1F1B (Δ = 1); for Δ ≥ 2 the engine and
-    the worked example (8 ms per millisecond for N = 12, Δ = 2) agree with 2N / (Δ + 1).
+    The paper's Theorem 1 says N/Δ_i. The two agree for 1F1B (Δ = 1); for Δ ≥ 2 measurement on
+    the engine sides with 2N / (Δ + 1). With few micro-batches the first and last windows
+    count: the worked example (N = 12, Δ = 2) grows by 8 on links 1 and 2, as this says, and
+    by 6 on link 0.
+
+    Examples
+    --------
+    >>> growth_rate(12, 1), growth_rate(12, 2)
+    (12.0, 8.0)
     """
     return 2 * microbatches / (slackness + 1)
 
@@ -145,6 +194,11 @@ def lower_bound_ms(scenario: Scenario) -> float:
     - head + forwards + backwards + tail: the last of them is a B (or BW), whose gradient
       still has to go up to stage 0, where a W follows;
     - the earliest first backward + all backward work.
+
+    Examples
+    --------
+    >>> lower_bound_ms(Scenario()), lower_bound_ms(Scenario().with_delay(20, links=[0]))
+    (390.0, 410.0)
     """
     forward, weight = scenario.forward_ms, scenario.weight_ms
     backward = np.minimum(scenario.backward_ms, scenario.fused_backward_ms)

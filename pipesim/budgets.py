@@ -10,11 +10,13 @@ import math
 from dataclasses import dataclass
 
 from pipesim import analysis
+from pipesim.analysis import smallest_warmup
 from pipesim.engine import simulate
+from pipesim.errors import ScheduleError
 from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
 from planners import plan
-from planners.pipemorph import replanned_warmup
+from planners.pipemorph import planned_under_delays
 
 __all__ = ["Budgets", "LinkBudget", "Plan", "budgets"]
 
@@ -62,11 +64,12 @@ class LinkBudget:
 
 @dataclass(frozen=True)
 class Plan:
-    """A plan as far as budgets need it: warm-up, links, and activations at their peak."""
+    """A plan as far as budgets need it: warm-up, links, time, and activations at their peak."""
 
     planner: str
     warmup: tuple[int, ...]
     links: tuple[LinkBudget, ...]
+    iteration_ms: float
     peak_activations: tuple[float, ...]
 
     @property
@@ -81,36 +84,40 @@ class Plan:
             "warmup": list(self.warmup),
             "absorbs": self.absorbs,
             "links": [link.as_dict() for link in self.links],
+            "iteration_ms": self.iteration_ms,
             "peak_activations": list(self.peak_activations),
         }
 
 
 @dataclass(frozen=True)
 class Budgets:
-    """The budgets of a plan, and of the plan with the smallest warm-up for the delays."""
+    """The budgets of a plan, and the plan with the smallest warm-up for the delays."""
 
     scenario: Scenario
     current: Plan
-    replanned: Plan
+    smallest: Plan
 
     def as_dict(self) -> dict[str, object]:
         """Both plans in JSON types."""
         return {
             "scenario": self.scenario.summary(),
             "plan": self.current.as_dict(),
-            "replanned": self.replanned.as_dict(),
+            "smallest": self.smallest.as_dict(),
         }
 
 
 def budgets(scenario: Scenario, planner: str = "zerobubble") -> Budgets:
-    """Return what each link may have under ``planner``, and what Algorithm 2 would change.
+    """Return what each link may have under ``planner``, and the least that absorbs its delay.
 
-    Activations are those that the plans hold when nothing blocks (transport ideal).
+    The smallest warm-up within all budgets is list-scheduled under the delays, with a split
+    backward. Times and activations are those of the transport ideal.
 
     Raises
     ------
     ScheduleError
-        There is no such planner, or it cannot plan this scenario.
+        There is no such planner, it cannot plan this scenario, or a device has more than
+        one stage: then a stage waits for its neighbours on the device too, which no budget
+        knows.
 
     Examples
     --------
@@ -118,42 +125,44 @@ def budgets(scenario: Scenario, planner: str = "zerobubble") -> Budgets:
     >>> result = budgets(Scenario().with_delay(20, links=[0]))
     >>> result.current.links[0].budget_ms, result.current.links[0].over_ms
     (10.0, 10.0)
-    >>> result.replanned.warmup, result.replanned.absorbs
-    ((8, 5, 3, 1), True)
+    >>> result.smallest.warmup, result.smallest.absorbs, result.smallest.iteration_ms
+    ((6, 3, 2, 1), True, 410.0)
     """
+    if not scenario.is_plain:
+        raise ScheduleError("delay budgets are known for one stage on each device, in order, only")
+    smallest = planned_under_delays(scenario, "smallest warm-up", smallest_warmup(scenario))
     return Budgets(
-        scenario,
-        _examined(scenario, plan(scenario, planner), planner),
-        _examined(
-            scenario, plan(scenario, "pipemorph"), "pipemorph", tuple(replanned_warmup(scenario))
-        ),
+        scenario, _examined(scenario, plan(scenario, planner)), _examined(scenario, smallest)
     )
 
 
-def _examined(
-    scenario: Scenario, schedule: Schedule, planner: str, warmup: tuple[int, ...] | None = None
-) -> Plan:
-    warmup = warmup or analysis.warmup(schedule)
+def _examined(scenario: Scenario, schedule: Schedule) -> Plan:
+    warmup = analysis.warmup(schedule)
     fused = any(op.kind == "BW" for order in schedule.orders for op in order)
     links = []
     for link, slackness in enumerate(analysis.slackness(warmup)):
-        if not scenario.crosses(link):
-            continue
         # Without room for one activation more, stage i+1 must give one back before each F.
-        room = scenario.activation_limit[scenario.placement[link + 1]] - warmup[link + 1]
+        weighted = bool(scenario.activation_limit[link + 1] - warmup[link + 1] < 1)
         needed = analysis.needed_slackness(
-            scenario, link, fused=fused, weight_in_steady_state=room < 1
+            scenario, link, fused=fused, weight_in_steady_state=weighted
+        )
+        budget_ms = analysis.delay_budget_ms(
+            scenario, link, slackness, fused=fused, weight_in_steady_state=weighted
         )
         links.append(
             LinkBudget(
                 link=link,
                 slackness=slackness,
-                budget_ms=analysis.delay_budget_ms(
-                    scenario, link, slackness, fused=fused, weight_in_steady_state=room < 1
-                ),
+                budget_ms=budget_ms,
                 delay_ms=float(scenario.delay_ms[link].mean()),
                 needed_slackness=int(needed) if math.isfinite(needed) else None,
             )
         )
-    peak = simulate(scenario, schedule, "ideal").peak_activations
-    return Plan(planner, warmup, tuple(links), tuple(peak.tolist()))
+    timeline = simulate(scenario, schedule, "ideal")
+    return Plan(
+        schedule.planner,
+        warmup,
+        tuple(links),
+        timeline.iteration_ms,
+        tuple(timeline.peak_activations.tolist()),
+    )

@@ -20,7 +20,15 @@ from pipesim.timeline import Timeline
 from pipesim.transport import Delegated, Transport, transport
 from planners import plan
 
-__all__ = ["DEFAULT_SYSTEMS", "SYSTEMS", "Comparison", "Row", "System", "compare"]
+__all__ = [
+    "DEFAULT_SYSTEMS",
+    "SYSTEMS",
+    "Comparison",
+    "Row",
+    "System",
+    "compare",
+    "default_systems",
+]
 
 
 @dataclass(frozen=True)
@@ -46,6 +54,23 @@ SYSTEMS = {
 }
 
 DEFAULT_SYSTEMS = ("1f1b", "zerobubble", "pipemorph-cpu", "pipemorph")
+
+
+def default_systems(scenario: Scenario) -> tuple[str, ...]:
+    """Return the systems that a scenario is compared under: those that take its placement.
+
+    Examples
+    --------
+    >>> default_systems(Scenario())
+    ('1f1b', 'zerobubble', 'pipemorph-cpu', 'pipemorph')
+    >>> default_systems(Scenario().interleaved(2))[0]
+    'interleaved-1f1b'
+    """
+    if scenario.is_plain:
+        return DEFAULT_SYSTEMS
+    interleaved = tuple(s % scenario.devices for s in range(scenario.stages))
+    fused = ("interleaved-1f1b",) if scenario.placement == interleaved else ()
+    return (*fused, *DEFAULT_SYSTEMS[1:])
 
 
 def system(name: str) -> System:
@@ -81,8 +106,10 @@ class Row:
     warmup, slackness : tuple of int
         x_i of each stage, Δ_i of each link.
     peak_activations, host_activations : tuple of float
-        Most activations held for each device, and the part of them held on its host, in
-        micro-batches of the whole device (a chunk of v counts 1/v).
+        Most activations held for each device at once, and most beyond its limit, in stages of
+        the scenario: where the system cuts them into v chunks, a chunk counts 1/v.
+    host_bytes : tuple of float
+        The latter in bytes.
     lower_bound_ms : float
         What no schedule of this system's placement can beat.
     """
@@ -99,13 +126,19 @@ class Row:
     slackness: tuple[int, ...]
     peak_activations: tuple[float, ...]
     host_activations: tuple[float, ...]
+    host_bytes: tuple[float, ...]
     plan_seconds: float
     lower_bound_ms: float
 
     @property
-    def slowdown(self) -> float:
-        """Iteration time over the system's own no-delay time."""
-        return self.iteration_ms / self.no_delay_ms if self.no_delay_ms else 1.0
+    def slowdown(self) -> float | None:
+        """Iteration time over the system's own no-delay time; None where that is nothing."""
+        return self.iteration_ms / self.no_delay_ms if self.no_delay_ms else None
+
+    @property
+    def fits(self) -> bool:
+        """Whether the activations fit: within the limits, or planned to go to the hosts."""
+        return not any(self.host_activations) or "host_limit" in self.schedule.assumed
 
     def as_dict(self) -> dict[str, object]:
         """The row in JSON types."""
@@ -124,6 +157,8 @@ class Row:
             "slackness": list(self.slackness),
             "peak_activations": list(self.peak_activations),
             "host_activations": list(self.host_activations),
+            "host_bytes": list(self.host_bytes),
+            "fits": self.fits,
             "lower_bound_ms": self.lower_bound_ms,
             "plan_seconds": self.plan_seconds,
         }
@@ -157,7 +192,7 @@ class Comparison:
 
 def compare(
     scenario: Scenario,
-    systems: Sequence[str] = DEFAULT_SYSTEMS,
+    systems: Sequence[str] | None = None,
     *,
     delegates: int | None = None,
     progress: Callable[[str], None] = lambda title: None,
@@ -169,7 +204,8 @@ def compare(
     scenario : Scenario
         What to run, with its delays.
     systems : sequence of str
-        Names out of ``SYSTEMS``, or ``planner:transport``.
+        Names out of ``SYSTEMS``, or ``planner:transport``. Default: see
+        :func:`default_systems`.
     delegates : int, optional
         Delegate processes for each neighbour and direction; default: always one free.
     progress : callable
@@ -188,7 +224,7 @@ def compare(
     {'pipemorph-cpu': 440.0, 'pipemorph': 410.0}
     """
     rows = []
-    for name in systems:
+    for name in default_systems(scenario) if systems is None else systems:
         one = system(name)
         progress(one.title)
         rows.append(_row(one, scenario, delegates))
@@ -196,7 +232,8 @@ def compare(
 
 
 def _row(one: System, whole: Scenario, delegates: int | None) -> Row:
-    scenario = whole.interleaved(one.chunks) if one.chunks > 1 else whole
+    cut = one.chunks if whole.is_plain else 1
+    scenario = whole.interleaved(cut) if cut > 1 else whole
     healthy = scenario.without_delay()
     over: Transport = transport(one.transport)
     if isinstance(over, Delegated):
@@ -218,8 +255,9 @@ def _row(one: System, whole: Scenario, delegates: int | None) -> Row:
         hol_ms=timeline.iteration_ms - ideal_ms,
         warmup=(warmup := analysis.warmup(schedule)),
         slackness=analysis.slackness(warmup),
-        peak_activations=tuple((timeline.peak_activations / one.chunks).tolist()),
-        host_activations=tuple((timeline.peak_host_activations / one.chunks).tolist()),
+        peak_activations=tuple((timeline.peak_activations / cut).tolist()),
+        host_activations=tuple((timeline.peak_host_activations / cut).tolist()),
+        host_bytes=tuple(timeline.peak_host_bytes.tolist()),
         plan_seconds=plan_seconds,
         lower_bound_ms=analysis.lower_bound_ms(scenario),
     )

@@ -9,7 +9,6 @@ __all__ = [
     "DeadlockError",
     "FormatError",
     "PipesimError",
-    "ReplayError",
     "ScenarioError",
     "ScheduleError",
     "SolverError",
@@ -70,7 +69,3 @@ class FormatError(PipesimError):
 
 class SolverError(PipesimError):
     """A solver that is missing, or gave no usable answer."""
-
-
-class ReplayError(PipesimError):
-    """A run on real processes that failed."""

@@ -9,9 +9,24 @@ from typing import TypeAlias
 
 from pipesim.errors import FormatError
 
-__all__ = ["StrPath", "read_text", "write_bytes", "write_text"]
+__all__ = ["StrPath", "read_bytes", "read_text", "write_bytes", "write_text"]
 
 StrPath: TypeAlias = str | os.PathLike[str]
+
+
+def read_bytes(path: StrPath) -> bytes:
+    """Return the content of a file.
+
+    Raises
+    ------
+    FormatError
+        The file cannot be read: it is missing, a folder, or forbidden.
+    """
+    file = os.fspath(path)
+    try:
+        return Path(file).read_bytes()
+    except (OSError, ValueError) as error:
+        raise FormatError(f"cannot be read: {_reason(error)}", file=file) from None
 
 
 def read_text(path: StrPath) -> str:
@@ -20,14 +35,10 @@ def read_text(path: StrPath) -> str:
     Raises
     ------
     FormatError
-        The file cannot be read (it is missing, a folder, or forbidden), or is not UTF-8;
-        then the error names line and column.
+        The file cannot be read (see :func:`read_bytes`), or is not UTF-8; then the error
+        names line and column.
     """
-    file = os.fspath(path)
-    try:
-        content = Path(file).read_bytes()
-    except (OSError, ValueError) as error:
-        raise FormatError(f"cannot be read: {_reason(error)}", file=file) from None
+    file, content = os.fspath(path), read_bytes(path)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -73,7 +84,7 @@ def write_bytes(path: StrPath, content: bytes) -> None:
     """
     file = os.fspath(path)
     try:
-        target = Path(file).resolve()
+        target = Path(file)
         if target.is_dir():
             raise IsADirectoryError(None, "it is a folder")
         if not target.parent.is_dir():
@@ -81,7 +92,7 @@ def write_bytes(path: StrPath, content: bytes) -> None:
         if target.exists() and not target.is_file():
             target.write_bytes(content)
         else:
-            _replace(target, content)
+            _replace(target.resolve(), content)
     except (OSError, ValueError, RuntimeError) as error:
         raise FormatError(f"cannot be written: {_reason(error)}", file=file) from None
 

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pipesim.errors import ScenarioError
 
-__all__ = ["DOWN", "KINDS", "UP", "Array", "Direction", "Kind", "Placement", "Scenario"]
+__all__ = ["DOWN", "KINDS", "LARGEST", "UP", "Array", "Direction", "Kind", "Placement", "Scenario"]
 
 Array: TypeAlias = NDArray[np.float64]
 
@@ -33,7 +33,7 @@ DOWN, UP = 0, 1
 
 Placement = Literal["plain", "interleaved", "v"]
 
-_LARGEST = 1e15
+LARGEST = 1e15
 """Larger times or sizes are typing errors, and their sums would overflow or lose digits."""
 
 _MATRIX_FIELDS = ("forward_ms", "backward_ms", "weight_ms", "fused_backward_ms")
@@ -391,10 +391,10 @@ def _broadcast(
         array = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
         raise ScenarioError(f"{field} must hold numbers, in rows of one length") from None
-    within = (array >= 0) & (array <= _LARGEST) | (allow_inf & np.isposinf(array))
+    within = (array >= 0) & (array <= LARGEST) | (allow_inf & np.isposinf(array))
     if not within.all():
         bad = array[~within].flat[0]
-        raise ScenarioError(f"{field} must be a number from 0 to {_LARGEST:g}, not {bad:g}")
+        raise ScenarioError(f"{field} must be a number from 0 to {LARGEST:g}, not {bad:g}")
     if array.ndim > len(shape) or any(a != b for a, b in zip(array.shape, shape, strict=False)):
         raise ScenarioError(f"{field} has shape {list(array.shape)}, expected {_prefixes(shape)}")
     array = array.reshape(array.shape + (1,) * (len(shape) - array.ndim))

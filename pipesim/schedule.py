@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, cast
@@ -202,7 +202,3 @@ class Schedule:
                 f"the plan has {self.microbatches} micro-batches, "
                 f"the scenario {scenario.microbatches}"
             )
-
-    def of_stage(self, stage: int) -> Iterable[Op]:
-        """The operators of one stage, in order."""
-        return (op for op in self.orders[self.placement[stage]] if op.stage == stage)

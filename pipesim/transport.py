@@ -91,6 +91,10 @@ class Exchange(_Checked):
     After an operator a device sends its result and, if its next operator needs something
     from the same neighbour, receives that in the same batch; it computes on when the batch
     has ended. Times as for :class:`Nccl`.
+
+    Orders other than 1F1B's and GPipe's may deadlock when paired like this, and Megatron runs
+    none of them so. They get blocking batches in the order of expected completion instead:
+    feasible, and usually slow.
     """
 
     name: ClassVar[str] = "exchange"

@@ -9,6 +9,9 @@ from planners.registry import planner
 
 __all__ = ["gpipe", "interleaved_1f1b", "one_f_one_b"]
 
+_ASSUMED: dict[str, object] = {"delay_ms": 0.0, "activation_limit": None}
+"""Their orders are fixed by the shape: they know of no delay and no limit."""
+
 
 @planner("gpipe")
 def gpipe(scenario: Scenario) -> Schedule:
@@ -19,7 +22,7 @@ def gpipe(scenario: Scenario) -> Schedule:
         + [Op("BW", s, m) for s in reversed(stages) for m in microbatches]
         for stages in scenario.stages_of
     ]
-    return Schedule(orders, scenario.placement, scenario.microbatches, "gpipe")
+    return Schedule(orders, scenario.placement, scenario.microbatches, "gpipe", _ASSUMED)
 
 
 @planner("1f1b")
@@ -32,7 +35,7 @@ def one_f_one_b(scenario: Scenario) -> Schedule:
         A device holds more than one stage.
     """
     if not scenario.is_plain:
-        raise ScheduleError("1f1b needs one stage on each device, in order: use interleaved-1f1b")
+        raise ScheduleError("1f1b needs one stage on each device, in order")
     n = scenario.microbatches
     orders = []
     for d in range(scenario.devices):
@@ -40,7 +43,7 @@ def one_f_one_b(scenario: Scenario) -> Schedule:
         forwards = [Op("F", d, m) for m in range(n)]
         backwards = [Op("BW", d, m) for m in range(n)]
         orders.append(_alternate(forwards, backwards, warmup))
-    return Schedule(orders, scenario.placement, n, "1f1b")
+    return Schedule(orders, scenario.placement, n, "1f1b", _ASSUMED)
 
 
 @planner("interleaved-1f1b")
@@ -71,7 +74,7 @@ def interleaved_1f1b(scenario: Scenario) -> Schedule:
         backwards = [Op("BW", s, m) for group in groups for s in reversed(stages) for m in group]
         ahead = 2 * (devices - d - 1) + (chunks - 1) * devices
         orders.append(_alternate(forwards, backwards, min(ahead + 1, len(forwards))))
-    return Schedule(orders, scenario.placement, n, "interleaved-1f1b")
+    return Schedule(orders, scenario.placement, n, "interleaved-1f1b", _ASSUMED)
 
 
 def _alternate(forwards: list[Op], backwards: list[Op], warmup: int) -> list[Op]:

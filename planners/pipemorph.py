@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from pipesim.analysis import needed_slackness
 from pipesim.scenario import Scenario
@@ -11,7 +12,13 @@ from planners.greedy import list_schedule
 from planners.registry import planner
 from planners.zerobubble import jsonable, planned_without_delay
 
-__all__ = ["initial_warmup", "pipemorph", "pipemorph_initial", "replanned_warmup"]
+__all__ = [
+    "initial_warmup",
+    "pipemorph",
+    "pipemorph_initial",
+    "planned_under_delays",
+    "replanned_warmup",
+]
 
 
 @planner("pipemorph-initial")
@@ -32,18 +39,25 @@ def pipemorph(scenario: Scenario) -> Schedule:
     Warm-ups may exceed a device's activation limit: the extra activations go to host memory,
     up to its limit. Past the warm-up a device never holds more than it did then.
     """
-    warmup = replanned_warmup(scenario)
+    return planned_under_delays(scenario, "pipemorph", replanned_warmup(scenario))
+
+
+def planned_under_delays(scenario: Scenario, name: str, warmup: Sequence[int]) -> Schedule:
+    """List-schedule ``scenario`` under its delays with the given warm-up, shape [S].
+
+    What the warm-up holds beyond a device's limit is meant for host memory.
+    """
     limits = scenario.activation_limit.copy()
     for device, stages in enumerate(scenario.stages_of):
         limits[device] = max(limits[device], sum(warmup[s] for s in stages))
     orders = list_schedule(scenario, limits=limits.tolist(), warmup=warmup)
     assumed = {
         "delay_ms": scenario.delay_ms.tolist(),
-        "warmup": warmup,
+        "warmup": list(warmup),
         "activation_limit": jsonable(scenario.activation_limit.tolist()),
         "host_limit": jsonable(scenario.host_limit.tolist()),
     }
-    return Schedule(orders, scenario.placement, scenario.microbatches, "pipemorph", assumed)
+    return Schedule(orders, scenario.placement, scenario.microbatches, name, assumed)
 
 
 def initial_warmup(scenario: Scenario) -> list[int]:

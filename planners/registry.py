@@ -1,8 +1,7 @@
 """The registry of planners: the built-in ones and those of other packages.
 
 Another package adds a planner through the entry-point group ``pipesim.planners``; the entry
-point's name is the planner's name and its object a function ``(scenario, **options) →
-Schedule``.
+point's name is the planner's name and its object a function from a Scenario to a Schedule.
 """
 
 from __future__ import annotations

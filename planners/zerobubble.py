@@ -70,5 +70,5 @@ def jsonable(limits: Sequence[float]) -> list[float | None]:
 
 def _plain_devices(scenario: Scenario, name: str) -> int:
     if not scenario.is_plain:
-        raise ScheduleError(f"{name} needs one stage on each device, in order: use zerobubble")
+        raise ScheduleError(f"{name} needs one stage on each device, in order")
     return scenario.devices

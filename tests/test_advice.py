@@ -31,9 +31,12 @@ def test_re_planning_wins_and_says_what_it_costs() -> None:
 def test_delegation_alone_is_enough() -> None:
     sentence = advised(Scenario().with_delay(10, links=[0]))
     assert sentence.startswith("Delegate communication to the CPU and keep the plan: ")
-    assert "PipeMorph-CPU takes 400 ms (the lower bound), 28.6 % less than 1F1B" in sentence
+    assert "PipeMorph-CPU takes 400 ms (the lower bound), 28.6 % less than ZeroBubble" in sentence
     assert "re-planning gains nothing on top" in sentence
-    assert "than 1F1B: 9.5 instead of 4 on device 0 and more on 3 other devices" in sentence
+    assert "activations" not in sentence
+    fused = advised(Scenario().with_delay(10, links=[0]), ["1f1b", "pipemorph-cpu"])
+    assert fused.startswith("Delegate communication to the CPU and plan with zerobubble: ")
+    assert "than 1F1B: 9.5 instead of 4 on device 0 and more on 3 other devices" in fused
 
 
 def test_a_gain_under_a_thousandth_is_none() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from pipesim.budgets import budgets
+from pipesim.errors import ScheduleError
 from pipesim.scenario import Scenario
 
 
@@ -12,9 +13,9 @@ def test_a_link_over_its_budget_and_what_absorbs_it() -> None:
     assert (slow.slackness, slow.budget_ms, slow.delay_ms, slow.over_ms) == (2, 10, 20, 10)
     assert (healthy.over_ms, mild.over_ms, slow.needed_slackness) == (0, 0, 3)
     assert not result.current.absorbs
-    assert result.replanned.warmup == (8, 5, 3, 1)
-    assert result.replanned.absorbs
-    assert result.replanned.peak_activations == (10, 8.5, 7.5, 6.5)
+    assert result.smallest.warmup == (7, 4, 3, 1)
+    assert result.smallest.absorbs
+    assert result.smallest.iteration_ms < result.current.iteration_ms
 
 
 def test_a_delay_of_just_the_budget_is_absorbed() -> None:
@@ -35,7 +36,7 @@ def test_one_way_delays_share_one_budget() -> None:
 
 def test_a_delay_that_no_warm_up_absorbs() -> None:
     result = budgets(Scenario().with_delay(300, links=[1]))
-    assert not result.replanned.absorbs
+    assert not result.smallest.absorbs
     stuck = budgets(Scenario(stages=2, forward_ms=0, backward_ms=0).with_delay(5, links=[0]))
     assert stuck.current.links[0].needed_slackness is None
 
@@ -43,3 +44,8 @@ def test_a_delay_that_no_warm_up_absorbs() -> None:
 @pytest.mark.parametrize("stages", [1, 2])
 def test_small_pipelines(stages: int) -> None:
     assert budgets(Scenario(stages=stages)).current.absorbs
+
+
+def test_budgets_are_for_one_stage_a_device() -> None:
+    with pytest.raises(ScheduleError, match="one stage on each device"):
+        budgets(Scenario().interleaved(2))

@@ -170,7 +170,19 @@ def test_systems_and_limits() -> None:
                    "--activation-limit", "8,8,unlimited,8", "--delegates", "1")  # fmt: skip
     assert list(by_name) == ["interleaved-1f1b", "zb-h1:ideal", "pipemorph"]
     text = stdout("compare", *SLOW, "--activation-limit", "7")
-    assert "of them on host" in text
+    assert "over the limit" in text
+    misfit = stdout("compare", *SLOW, "--activation-limit", "3")
+    assert "1F1B: over the activation limit, with no plan to use host memory" in misfit
+    assert "less than 1F1B" not in misfit
+
+
+def test_every_placement_has_systems_of_its_own() -> None:
+    for placement in ("v", "interleaved"):
+        stages = Scenario.place(placement, 4, 2)  # type: ignore[arg-type]
+        save_scenario(Scenario(stages=8, microbatches=8, placement=stages), "virtual.toml")
+        text = stdout("compare", "--scenario", "virtual.toml", *SLOW)
+        assert "PipeMorph" in text
+        assert ("Interleaved 1F1B" in text) == (placement == "interleaved")
 
 
 def test_a_scenario_file_and_delays_on_top() -> None:
@@ -258,15 +270,15 @@ def test_simulate_prints_devices_and_writes_files() -> None:
 def test_budget() -> None:
     text = stdout("budget", *SLOW)
     assert "over by 10 ms" in text
-    assert "Warm-up 8 5 3 1 is the smallest that absorbs them" in text
-    assert "10 8.5 7.5 6.5" in text
-    assert "absorbs all delays" in stdout("budget", "--slow", "0=10ms")
-    assert "leaves link 1 over budget" in stdout("budget", "--slow", "1=300ms")
-    assert "No link is slow." in stdout("budget")
-    assert stdout("budget", "--stages", "1").endswith("No link is slow.\n")
+    assert "Warm-up 6 3 2 1 is the smallest within all budgets: planned with it" in text
+    assert "takes 410 ms instead of 440 ms where nothing blocks" in text
+    assert "All delays are within their budgets" in stdout("budget", "--slow", "0=10ms")
+    assert "leaves link 1 over" in stdout("budget", "--slow", "1=300ms")
+    assert "No link is slow; the plan takes 390 ms" in stdout("budget")
+    assert "No link is slow" in stdout("budget", "--stages", "1")
     document = json.loads(stdout("budget", *SLOW, "--planner", "1f1b", "--json"))
     assert [link["budget_ms"] for link in document["plan"]["links"]] == [0, 0, 0]
-    assert document["replanned"]["warmup"] == [8, 5, 3, 1]
+    assert document["smallest"]["warmup"] == [6, 3, 2, 1]
 
 
 def test_planners() -> None:
@@ -350,7 +362,7 @@ def test_version() -> None:
         ("compare --delegates 0", "--delegates"),
         ("compare --plot a.gif", "unknown ending '.gif'"),
         ("compare --csv nope/a.csv", "no folder nope"),
-        ("compare --plot nope/a.png", "cannot be written"),
+        ("compare --plot nope/a.png", "--plot nope/a.png: there is no folder nope"),
         ("compare --foo", "no such option: --foo"),
         ("compare foo", "unexpected"),
         ("foo", "foo"),
@@ -470,8 +482,24 @@ def test_a_broken_pipe() -> None:
         [*PIPESIM, "compare"], stdout=writer, stderr=subprocess.PIPE, text=True, check=False
     )
     os.close(writer)
-    assert done.returncode == 2
-    assert done.stderr == "error: cannot write to standard output: Broken pipe\n"
+    assert done.returncode == 141
+    assert done.stderr == ""
+
+
+def test_a_file_is_never_written_over_an_input_or_another_output(tmp_path: Path) -> None:
+    scenario = tmp_path / "s.toml"
+    save_scenario(Scenario(), scenario)
+    before = scenario.read_bytes()
+    for args, message in [
+        (["--scenario", str(scenario), "--csv", str(scenario)], "would overwrite an input"),
+        (["--plot", "a.png", "--csv", "./a.png"], "would overwrite what --csv writes"),
+        (["--plot", "ok.png", "--csv", "nowhere/x.csv"], "there is no folder nowhere"),
+        (["--csv", str(tmp_path)], "it is a folder"),
+    ]:
+        result = error("compare", *args)
+        assert message in result
+    assert scenario.read_bytes() == before
+    assert not Path("ok.png").exists()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")

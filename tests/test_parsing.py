@@ -18,7 +18,7 @@ from pipesim.cli.parsing import (
 )
 from pipesim.errors import ScenarioError
 
-numbers = st.floats(0, 1e12, allow_nan=False)
+numbers = st.floats(0, 1e10)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_a_duration_is_its_number_in_its_unit(number: float, unit: str) -> None:
     assert duration_ms(f"{number!r}{unit}") == number * UNITS_MS[unit]
 
 
-@given(st.floats(min_value=0, allow_nan=False, allow_infinity=False))
+@given(st.floats(0, 1e15))
 def test_milliseconds_are_never_rounded(number: float) -> None:
     assert duration_ms(f"{number!r}ms") == number
 

@@ -147,10 +147,25 @@ imports = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-imports.command(
-    "timeline",
-    epilog=_example("pipesim import timeline zerobubble.csv 1f1b.csv -o scenario.toml"),
-)(grouped(importing.timeline))
+for kind, epilog in (
+    (
+        importing.timeline,
+        _example("pipesim import timeline zerobubble.csv 1f1b.csv -o scenario.toml"),
+    ),
+    (
+        importing.production,
+        _example("pipesim import production traces/production/trace-ST.parquet -o scenario.toml"),
+    ),
+    (
+        importing.megatron,
+        _example("pipesim import megatron --stages 4 --microbatches 12 train.log -o scenario.toml"),
+    ),
+    (
+        importing.profiler,
+        _example("pipesim import profiler rank0.json.gz rank1.json.gz -o scenario.toml"),
+    ),
+):
+    imports.command(epilog=epilog)(grouped(kind))
 
 
 @imports.callback()

@@ -69,22 +69,25 @@ def _verdict(row: LinkBudget) -> str:
 
 
 def _conclusion(result: Budgets) -> str:
-    now, new = result.current, result.replanned
+    now, new = result.current, result.smallest
+    takes = f"the plan takes {milliseconds(now.iteration_ms)} where nothing blocks"
     if not result.scenario.slow_links:
-        return "No link is slow."
+        return f"No link is slow; {takes}."
     if now.absorbs:
-        return "The plan absorbs all delays: each is added to the iteration once."
-    activations = (
-        f"it holds {_numbers(new.peak_activations)} activations by device, instead of "
+        return f"All delays are within their budgets; {takes}."
+    warmup = _numbers(new.warmup)
+    takes = (
+        f"planned with it the iteration takes {milliseconds(new.iteration_ms)} instead of "
+        f"{milliseconds(now.iteration_ms)} where nothing blocks, and holds "
+        f"{_numbers(new.peak_activations)} activations by device instead of "
         f"{_numbers(now.peak_activations)}"
     )
     if new.absorbs:
-        return f"Warm-up {_numbers(new.warmup)} is the smallest that absorbs them: {activations}."
+        return f"Warm-up {warmup} is the smallest within all budgets: {takes}."
     over = [link.link for link in new.links if link.over_ms]
-    allowed = counted(result.scenario.microbatches, "micro-batch")
     return (
-        f"No warm-up that {allowed} and the memory limits allow absorbs them: "
-        f"{_numbers(new.warmup)} leaves {links(over)} over budget; {activations}."
+        f"{counted(result.scenario.microbatches, 'micro-batch')} allow no warm-up within all "
+        f"budgets: {warmup} leaves {links(over)} over; {takes}."
     )
 
 

@@ -12,12 +12,12 @@ from typer import Option
 from pipesim.advice import advice
 from pipesim.cli import parsing
 from pipesim.cli.options import Json, Quiet, ScenarioOptions, parsed
-from pipesim.cli.output import Column, note, progress, show, show_json, show_rows
+from pipesim.cli.output import Column, check_outputs, note, progress, show, show_json, show_rows
 from pipesim.comparison import DEFAULT_SYSTEMS, SYSTEMS, Comparison, Row
 from pipesim.comparison import compare as compare_systems
 from pipesim.files import write_text
 from pipesim.formats.chrome_trace import save_chrome_trace
-from pipesim.wording import decimals, described, milliseconds, titled
+from pipesim.wording import decimals, described, listed, milliseconds, titled
 
 __all__ = ["compare"]
 
@@ -31,13 +31,14 @@ def _complete_systems(incomplete: str) -> list[str]:
 def compare(
     scenario: ScenarioOptions,
     systems: Annotated[
-        str,
+        str | None,
         Option(
             metavar="NAMES",
-            help=f"Comma list out of {', '.join(SYSTEMS)}, or PLANNER:TRANSPORT.",
+            help=f"Comma list out of {', '.join(SYSTEMS)}, or PLANNER:TRANSPORT "
+            f"(default: {','.join(DEFAULT_SYSTEMS)}).",
             autocompletion=_complete_systems,
         ),
-    ] = ",".join(DEFAULT_SYSTEMS),
+    ] = None,
     delegates: Annotated[
         int | None,
         Option(metavar="K", min=1, help="Delegates for each direction (default: one is free)."),
@@ -63,7 +64,8 @@ def compare(
     the activations it holds. Without options: 4 stages, 12 micro-batches, 10 ms operators,
     no slow link.
     """
-    names = parsed("--systems", parsing.names, systems)
+    check_outputs({"--csv": csv_file, "--plot": plot, "--trace": trace}, scenario.scenario)
+    names = None if systems is None else parsed("--systems", parsing.names, systems)
     what = scenario.build()
     with progress(quiet) as report:
         result = compare_systems(
@@ -84,7 +86,7 @@ def compare(
         if not quiet:
             show(described(what), "")
         _show_rows(result)
-        show("", _lower_bound(result))
+        show("", *filter(None, (_lower_bound(result), _misfits(result))))
         if not quiet:
             show("", advice(result))
     for path in (plot, csv_file, trace):
@@ -103,7 +105,7 @@ def _show_rows(result: Comparison) -> None:
     times_columns = [
         Column("transport", [row.system.transport for row in rows], numeric=False),
         Column("iteration\nms", times([row.iteration_ms for row in rows])),
-        Column("slowdown", [f"{row.slowdown:.2f}×" for row in rows], tight="slow-\ndown"),
+        Column("slowdown", [_times_as_long(row) for row in rows], tight="slow-\ndown"),
         Column("+ dependency\nms", times([row.dependency_ms for row in rows]), tight="+ dep.\nms"),
         Column("+ HOL\nms", times([row.hol_ms for row in rows])),
         Column("bubble\n%", [f"{100 * row.timeline.bubble_fraction:.1f}" for row in rows]),
@@ -121,7 +123,7 @@ def _show_rows(result: Comparison) -> None:
     ]  # fmt: skip
     if any(any(row.host_activations) for row in rows):
         hosted = [_numbers(row.host_activations) for row in rows]
-        plan_columns.append(Column("of them on host", hosted, False, tight="of them\non host"))
+        plan_columns.append(Column("over the limit", hosted, False, tight="over the\nlimit"))
     plan_columns.append(
         Column(
             "planning\nms", times([row.plan_seconds * 1000 for row in rows], plan_digits),
@@ -139,6 +141,18 @@ def _show_rows(result: Comparison) -> None:
 
 def _numbers(values: tuple[float, ...]) -> str:
     return " ".join(f"{value:g}" for value in values) or "–"
+
+
+def _times_as_long(row: Row) -> str:
+    return "–" if row.slowdown is None else f"{row.slowdown:.2f}×"
+
+
+def _misfits(result: Comparison) -> str:
+    """Say which systems hold more than fits and have no plan to put it on the hosts."""
+    names = [row.system.title for row in result.rows if not row.fits]
+    if not names:
+        return ""
+    return f"{listed(names)}: over the activation limit, with no plan to use host memory"
 
 
 def _lower_bound(result: Comparison) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from pipesim.cli.options import Chunks, Quiet, ScenarioOptions, TransportOptions
-from pipesim.cli.output import note, progress
+from pipesim.cli.output import check_outputs, note, progress
 from pipesim.engine import simulate
 from pipesim.errors import PipesimError
 from pipesim.formats.chrome_trace import save_chrome_trace
@@ -58,6 +58,7 @@ def export(
     """Run a plan and write its timeline for another tool."""
     if target not in FORMATS:
         raise PipesimError(f"unknown format {target!r}: one of {', '.join(FORMATS)}")
+    check_outputs({"--output": output}, scenario.scenario, plan)
     schedule = load_plan(plan)
     transport = over.build()
     what = scenario.build(plan=schedule, chunks=chunks)

@@ -1,27 +1,34 @@
-"""``pipesim import timeline``: a scenario out of measured operators."""
+"""``pipesim import KIND``: a scenario out of a measured run."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Option
 
 from pipesim.cli import parsing
-from pipesim.cli.options import Quiet, parsed
+from pipesim.cli.options import MOST_OPERATORS, Quiet, parsed
 from pipesim.cli.output import note, progress, show
-from pipesim.formats.measured import import_timelines
+from pipesim.errors import ScenarioError
+from pipesim.formats.measurement import Measurement
 from pipesim.formats.scenario_toml import save_scenario
 from pipesim.wording import counted, described
 
-__all__ = ["timeline"]
+__all__ = ["megatron", "production", "profiler", "timeline"]
+
+Output = Annotated[Path, Option("--output", "-o", metavar="FILE", help="The scenario to write.")]
+MessageBytes = Annotated[
+    float, Option(metavar="BYTES", min=0, help="Size of a message, which these files do not tell.")
+]
+Name = Annotated[str, Option(help="Name of the scenario (default: the first file's).")]
+Source = Annotated[str, Option(help="Who measured it, where.")]
 
 
 def timeline(
     files: Annotated[list[Path], Argument(metavar="CSV...", help="Operator timelines.")],
-    output: Annotated[
-        Path, Option("--output", "-o", metavar="FILE", help="The scenario to write.")
-    ],
+    output: Output,
     iterations: Annotated[
         str | None,
         Option(
@@ -29,11 +36,9 @@ def timeline(
             help="Healthy iterations, as 5,6 (default: about as fast as the fastest).",
         ),
     ] = None,
-    message_bytes: Annotated[
-        float, Option(metavar="BYTES", min=0, help="Size of a message, which no timeline tells.")
-    ] = 0.0,
-    name: Annotated[str, Option(help="Name of the scenario (default: the first file's).")] = "",
-    source: Annotated[str, Option(help="Who measured it, where.")] = "",
+    message_bytes: MessageBytes = 0.0,
+    name: Name = "",
+    source: Source = "",
     quiet: Quiet = False,
 ) -> None:
     """Make a scenario of operator timelines.
@@ -41,12 +46,138 @@ def timeline(
     Its times are medians over their healthy iterations. A file has the columns iteration,
     stage, op, index, host_start_ms, host_end_ms, gpu_ms.
     """
-    chosen = None if iterations is None else parsed("--iterations", parsing.names, iterations)
-    with progress(quiet) as report:
-        report(f"reading {counted(len(files), 'file')}")
-        measurement = import_timelines(
+    from pipesim.formats.measured import import_timelines
+
+    chosen = _labels(iterations)
+    _import(
+        lambda: import_timelines(
             files, iterations=chosen, message_bytes=message_bytes, name=name, source=source
+        ),
+        len(files),
+        output,
+        quiet,
+    )
+
+
+def production(
+    file: Annotated[Path, Argument(metavar="PARQUET", help="A production trace.")],
+    output: Output,
+    step: Annotated[
+        int | None, Option(metavar="STEP", help="Only this step (default: medians over all).")
+    ] = None,
+    dp_rank: Annotated[
+        int | None, Option(metavar="RANK", help="Only this data-parallel rank (default: all).")
+    ] = None,
+    message_bytes: MessageBytes = 0.0,
+    name: Name = "",
+    source: Source = "",
+    quiet: Quiet = False,
+) -> None:
+    """Make a scenario of a production trace.
+
+    It has one row for each operation: dp_rank, stage, rank, step, optype, start_ts, duration,
+    seq_id, mc, mb_id, gmc. Steps in which ranks are missing or clocks jump are skipped.
+    """
+    from pipesim.formats.production import import_production
+
+    _import(
+        lambda: import_production(
+            file,
+            step=step,
+            dp_rank=dp_rank,
+            message_bytes=message_bytes,
+            name=name,
+            source=source,
+        ),
+        1,
+        output,
+        quiet,
+    )
+
+
+def megatron(
+    files: Annotated[list[Path], Argument(metavar="LOG...", help="Logs of Megatron-LM.")],
+    output: Output,
+    stages: Annotated[int, Option(metavar="S", min=1, help="Pipeline stages.")],
+    microbatches: Annotated[int, Option(metavar="N", min=1, help="Micro-batches of an iteration.")],
+    iterations: Annotated[
+        str | None,
+        Option(metavar="LIST", help="Iterations, as 5,6 (default: all but a slow first one)."),
+    ] = None,
+    message_bytes: MessageBytes = 0.0,
+    name: Name = "",
+    source: Source = "",
+    quiet: Quiet = False,
+) -> None:
+    """Make a scenario of the training logs of Megatron-LM.
+
+    With --timing-log-level 2 --timing-log-option all a log holds the times of every stage;
+    without, operator times are guessed from the iteration time.
+    """
+    from pipesim.formats.megatron import import_megatron
+
+    if stages * microbatches > MOST_OPERATORS:
+        raise ScenarioError(
+            f"--stages × --microbatches is {stages * microbatches:,}: more than "
+            f"{MOST_OPERATORS:,} operators of a kind"
         )
+    chosen = _labels(iterations)
+    _import(
+        lambda: import_megatron(
+            files,
+            stages=stages,
+            microbatches=microbatches,
+            iterations=chosen,
+            message_bytes=message_bytes,
+            name=name,
+            source=source,
+        ),
+        len(files),
+        output,
+        quiet,
+    )
+
+
+def profiler(
+    files: Annotated[
+        list[Path], Argument(metavar="JSON...", help="Traces of one pipeline, one for each rank.")
+    ],
+    output: Output,
+    iterations: Annotated[
+        str | None,
+        Option(metavar="LIST", help="Profiler steps, as 5,6 (default: all complete ones)."),
+    ] = None,
+    message_bytes: MessageBytes = 0.0,
+    name: Name = "",
+    source: Source = "",
+    quiet: Quiet = False,
+) -> None:
+    """Make a scenario of PyTorch profiler traces, .json or .json.gz.
+
+    Pipeline schedules of torch annotate their actions, as PP:0F0 or Forward 0.
+    """
+    from pipesim.formats.profiler import import_profiler
+
+    chosen = _labels(iterations)
+    _import(
+        lambda: import_profiler(
+            files, iterations=chosen, message_bytes=message_bytes, name=name, source=source
+        ),
+        len(files),
+        output,
+        quiet,
+    )
+
+
+def _labels(iterations: str | None) -> list[str] | None:
+    return None if iterations is None else parsed("--iterations", parsing.names, iterations)
+
+
+def _import(read: Callable[[], Measurement], files: int, output: Path, quiet: bool) -> None:
+    """Read a measurement, write its scenario and say what was dropped or guessed."""
+    with progress(quiet) as report:
+        report(f"reading {counted(files, 'file')}")
+        measurement = read()
     save_scenario(measurement.scenario, output)
     if not quiet:
         show(described(measurement.scenario), *(f"- {text}" for text in measurement.notes))

@@ -15,6 +15,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
 from rich import box
@@ -27,6 +28,7 @@ from pipesim.errors import PipesimError
 
 __all__ = [
     "Column",
+    "check_outputs",
     "note",
     "progress",
     "show",
@@ -38,6 +40,10 @@ __all__ = [
 
 _UNBROKEN = 1_000_000
 """Width of a pipe, in columns."""
+
+
+_BROKEN_PIPE = 128 + 13
+"""Exit code of a process that ends by SIGPIPE, as others do in a pipeline."""
 
 
 def _on_terminal() -> bool:
@@ -70,6 +76,9 @@ def _write(text: str) -> None:
     try:
         sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
         sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads has seen enough
+        _abandon_stdout()
+        sys.exit(_BROKEN_PIPE)
     except (OSError, ValueError) as error:
         _abandon_stdout()
         reason = (isinstance(error, OSError) and error.strerror) or str(error)
@@ -82,6 +91,29 @@ def _abandon_stdout() -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
+
+
+def check_outputs(outputs: dict[str, Path | None], *inputs: Path | None) -> None:
+    """Raise :class:`PipesimError` if files to write are the same, or are inputs, or have no folder.
+
+    Parameters
+    ----------
+    outputs : dict of str to path
+        Files that will be written, by option.
+    inputs : path
+        Files that are read.
+    """
+    taken = {file.resolve(): "an input" for file in inputs if file}
+    for option, file in outputs.items():
+        if file is None:
+            continue
+        if file.is_dir() or not file.absolute().parent.is_dir():
+            reason = "it is a folder" if file.is_dir() else f"there is no folder {file.parent}"
+            raise PipesimError(f"{option} {file}: {reason}")
+        if file.resolve() in taken:
+            raise PipesimError(f"{option} {file} would overwrite {taken[file.resolve()]}")
+        if file.is_file() or not file.exists():  # a terminal may be written to twice
+            taken[file.resolve()] = f"what {option} writes"
 
 
 def show(*parts: Table | Text | str) -> None:

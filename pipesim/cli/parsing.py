@@ -10,7 +10,7 @@ import re
 from typing import NamedTuple
 
 from pipesim.errors import ScenarioError
-from pipesim.scenario import Direction
+from pipesim.scenario import LARGEST, Direction
 
 __all__ = [
     "BOTH_WAYS",
@@ -57,7 +57,7 @@ def duration_ms(text: str) -> float:
     value = _in_ms(match[1], match[2])
     if match[1].startswith("-"):
         raise ScenarioError(f"{text!r} is negative")
-    if not math.isfinite(value):
+    if not value <= LARGEST:
         raise ScenarioError(f"{text!r} is too long a time")
     return value
 

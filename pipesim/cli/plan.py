@@ -9,7 +9,7 @@ from typer import Option
 
 from pipesim import analysis
 from pipesim.cli.options import Chunks, Json, Quiet, ScenarioOptions, complete_planner
-from pipesim.cli.output import note, progress, show, show_text, wrapped
+from pipesim.cli.output import check_outputs, note, progress, show, show_text, wrapped
 from pipesim.engine import simulate
 from pipesim.formats.plan_json import plan_json, save_plan
 from pipesim.scenario import Scenario
@@ -38,6 +38,7 @@ def plan(
     quiet: Quiet = False,
 ) -> None:
     """Plan the order of operators on each device."""
+    check_outputs({"--output": output}, scenario.scenario)
     what = scenario.build(chunks=chunks)
     with progress(quiet) as report:
         report(f"planning with {planner}")

@@ -16,7 +16,7 @@ from pipesim.cli.options import (
     TransportOptions,
     complete_planner,
 )
-from pipesim.cli.output import Column, note, progress, show, show_json, show_rows
+from pipesim.cli.output import Column, check_outputs, note, progress, show, show_json, show_rows
 from pipesim.engine import simulate as run
 from pipesim.errors import ScenarioError
 from pipesim.formats.chrome_trace import save_chrome_trace
@@ -66,8 +66,15 @@ def simulate(
 
     A plan brings its own numbers of stages and micro-batches.
     """
-    if (plan is None) == (planner is None):
-        raise ScenarioError("simulate needs either a PLAN.json or --planner NAME")
+    if plan is None and planner is None:
+        raise ScenarioError("simulate needs a PLAN.json or --planner NAME")
+    if plan is not None and planner is not None:
+        raise ScenarioError("simulate takes a PLAN.json or --planner NAME, not both")
+    check_outputs(
+        {"--csv": csv_file, "--plot": plot, "--memory-plot": memory_plot, "--trace": trace},
+        scenario.scenario,
+        plan,
+    )
     transport = over.build()
     with progress(quiet) as report:
         schedule = load_plan(plan) if plan else None
