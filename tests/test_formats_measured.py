@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from pipesim.errors import FormatError, ScenarioError
-from pipesim.formats.measured import Measurement, import_timelines
+from pipesim.formats.measured import import_timelines
+from pipesim.formats.measurement import Measurement
 from pipesim.formats.operator_csv import read_operator_csv
 from pipesim.formats.scenario_toml import load_scenario
 from pipesim.schedule import Op

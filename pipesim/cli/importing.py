@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from pipesim.cli import parsing
 from pipesim.cli.options import MOST_OPERATORS, Quiet, parsed
-from pipesim.cli.output import note, progress, show
+from pipesim.cli.output import check_outputs, note, progress, show
 from pipesim.errors import ScenarioError
 from pipesim.formats.measurement import Measurement
 from pipesim.formats.scenario_toml import save_scenario
@@ -53,7 +53,7 @@ def timeline(
         lambda: import_timelines(
             files, iterations=chosen, message_bytes=message_bytes, name=name, source=source
         ),
-        len(files),
+        files,
         output,
         quiet,
     )
@@ -89,7 +89,7 @@ def production(
             name=name,
             source=source,
         ),
-        1,
+        [file],
         output,
         quiet,
     )
@@ -132,7 +132,7 @@ def megatron(
             name=name,
             source=source,
         ),
-        len(files),
+        files,
         output,
         quiet,
     )
@@ -163,7 +163,7 @@ def profiler(
         lambda: import_profiler(
             files, iterations=chosen, message_bytes=message_bytes, name=name, source=source
         ),
-        len(files),
+        files,
         output,
         quiet,
     )
@@ -173,10 +173,13 @@ def _labels(iterations: str | None) -> list[str] | None:
     return None if iterations is None else parsed("--iterations", parsing.names, iterations)
 
 
-def _import(read: Callable[[], Measurement], files: int, output: Path, quiet: bool) -> None:
+def _import(
+    read: Callable[[], Measurement], files: Sequence[Path], output: Path, quiet: bool
+) -> None:
     """Read a measurement, write its scenario and say what was dropped or guessed."""
+    check_outputs({"--output": output}, *files)
     with progress(quiet) as report:
-        report(f"reading {counted(files, 'file')}")
+        report(f"reading {counted(len(files), 'file')}")
         measurement = read()
     save_scenario(measurement.scenario, output)
     if not quiet:

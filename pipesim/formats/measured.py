@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +18,12 @@ import numpy as np
 from pipesim.errors import FormatError, ScenarioError
 from pipesim.files import StrPath
 from pipesim.formats._operators import Iteration, complete
+from pipesim.formats.measurement import MeasuredIteration, Measurement
 from pipesim.formats.operator_csv import OperatorFile, read_operator_csv
 from pipesim.scenario import Array, Kind, Scenario
 from pipesim.timeline import OpSpan, Timeline
 
-__all__ = ["MeasuredIteration", "Measurement", "import_timelines"]
+__all__ = ["import_timelines"]
 
 _HEALTHY = 1.03
 """Up to this many times the fastest iteration of a file counts as healthy: healthy ones
@@ -31,46 +31,6 @@ differ by about half a percent, and the mildest delay measured costs 4 %."""
 
 _DIGITS = 4
 """Medians are kept to 0.1 µs; the logs have 1 µs."""
-
-
-@dataclass(frozen=True)
-class MeasuredIteration:
-    """One complete iteration of a file.
-
-    Parameters
-    ----------
-    file, label : str
-        Where it comes from; ``5/2`` is the second pass of iteration 5.
-    used : bool
-        Whether the scenario's medians are over it.
-    timeline : Timeline
-        When its operators ran, from 0 ms on; it holds no messages. Its scenario is the
-        measurement's.
-    """
-
-    file: str
-    label: str
-    used: bool
-    timeline: Timeline
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """What some files of measured operators say.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        Medians of each stage and micro-batch over the healthy iterations; no delays.
-    iterations : tuple of MeasuredIteration
-        All complete iterations, healthy or not.
-    notes : tuple of str
-        For people: what was dropped, guessed or shared.
-    """
-
-    scenario: Scenario
-    iterations: tuple[MeasuredIteration, ...]
-    notes: tuple[str, ...]
 
 
 def import_timelines(
@@ -138,7 +98,8 @@ def import_timelines(
         for file, found, chosen in zip(files, all_found, healthy, strict=True)
         for one in found
     )
-    return Measurement(scenario, measured, tuple(notes))
+    times_ms = tuple(one.iteration_ms for chosen in healthy for one in chosen)
+    return Measurement(scenario, measured, tuple(notes), times_ms)
 
 
 def _timeline(scenario: Scenario, iteration: Iteration) -> Timeline:

@@ -1,0 +1,1 @@
+"""Fidelity: how well pipesim predicts what was measured on real GPUs."""

@@ -1,0 +1,223 @@
+"""A testbed: what a cluster adds to the model, in a handful of physical constants.
+
+From a measured run's shape and healthy iteration time, and these constants, its iteration
+under a delay is predicted. Nothing here knows a single run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+
+from pipesim.engine import run
+from pipesim.errors import ScenarioError
+from pipesim.fidelity.runs import MeasuredRun
+from pipesim.lowering import lower
+from pipesim.scenario import Scenario
+from pipesim.schedule import Schedule
+from pipesim.transport import Delegated, Exchange, Nccl, Transport
+from planners import plan
+
+__all__ = ["CONSTANTS", "Constant", "Prediction", "Testbed", "predict"]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A constant of a testbed: its unit, its meaning, and the values that a fit may choose.
+
+    The values are few and round, so that a fit can say no more than the rows do.
+    """
+
+    unit: str
+    meaning: str
+    neutral: float
+    candidates: tuple[float, ...]
+
+
+CONSTANTS = {
+    "after_ms": Constant(
+        "ms",
+        "time after the pipeline: gradient reduction, optimizer",
+        0.0,
+        (0, 10, 20, 30, 40, 50, 60),
+    ),
+    "transfer_gib_per_s": Constant(
+        "GiB/s",
+        "bandwidth of a message between two GPUs over NCCL",
+        np.inf,
+        (2, 3, 4, 5, 7, 10, 15, 20, 30, np.inf),
+    ),
+    "delegate_ms": Constant(
+        "ms",
+        "latency that delegation adds to a message, on a healthy link too",
+        0.0,
+        (0, 1, 2, 3, 4, 5, 6, 8),
+    ),
+    "host_gib_per_s": Constant(
+        "GiB/s",
+        "host path of delegated messages, shared by the ranks of a node",
+        np.inf,
+        (5, 6, 7, 8, 9, 10, 11, 12, 14, 17, 20, np.inf),
+    ),
+    "swap_ms": Constant(
+        "ms",
+        "time after the pipeline of a re-planned iteration on top: what its extra activations "
+        "pushed out of the GPU comes back",
+        0.0,
+        (0, 20, 50, 100, 150, 200, 240, 260, 280, 300, 320, 340),
+    ),
+}
+"""All constants there are; a testbed has at most four that are not neutral."""
+
+GIB_PER_S = 2**30 / 1e3  # bytes per millisecond
+
+
+@dataclass(frozen=True)
+class Testbed:
+    """A cluster.
+
+    Attributes
+    ----------
+    name : str
+        As measured runs call it.
+    p2p_streams : str
+        Which NCCL kernels share a stream, see :class:`pipesim.transport.Nccl`.
+    forward, backward, weight : float
+        Relative times of F, B and W where no profile fits.
+    profile : Scenario, optional
+        Measured operator times of one model on this testbed, used for runs of its shape.
+    constants : dict of str to float
+        Values out of ``CONSTANTS``; those left out are neutral.
+    """
+
+    name: str
+    p2p_streams: str = "device"
+    forward: float = 1.0
+    backward: float = 1.0
+    weight: float = 1.0
+    profile: Scenario | None = None
+    constants: dict[str, float] = field(default_factory=dict)
+
+    def __getitem__(self, constant: str) -> float:
+        """Return the value of a constant."""
+        return self.constants.get(constant, CONSTANTS[constant].neutral)
+
+    def operators(self, measured: MeasuredRun) -> Scenario:
+        """Return a run's pipeline with operator times up to a common factor."""
+        profile = self.profile
+        shape = (measured.stages, measured.microbatches)
+        if profile is not None and (profile.stages, profile.microbatches) == shape:
+            return profile.without_delay().replaced(message_bytes=measured.message_bytes)
+        return Scenario(
+            stages=measured.stages,
+            microbatches=measured.microbatches,
+            forward_ms=self.forward,
+            backward_ms=self.backward,
+            weight_ms=self.weight,
+            message_bytes=measured.message_bytes,
+        )
+
+    def nccl(self, system: str) -> Transport:
+        """Return the NCCL transport of a system."""
+        rate = self["transfer_gib_per_s"] * GIB_PER_S
+        if system == "1f1b":
+            return Exchange(bytes_per_ms=rate)
+        return Nccl(p2p_streams=self.p2p_streams, bytes_per_ms=rate)  # type: ignore[arg-type]
+
+    def delegated(self, measured: MeasuredRun) -> Delegated:
+        """Return the delegated transport of a run."""
+        rate = self["host_gib_per_s"] * GIB_PER_S
+        shared = measured.gpus_per_node * measured.message_bytes / rate
+        return Delegated(delegates=measured.delegates, base_ms=self["delegate_ms"] + shared)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the model says of a measured run.
+
+    Attributes
+    ----------
+    measured : MeasuredRun
+        The run.
+    slow_ms : float
+        Its predicted iteration time under the delay.
+    """
+
+    measured: MeasuredRun
+    slow_ms: float
+
+    @property
+    def error(self) -> float:
+        """Relative error, signed: above 0 the prediction is too long."""
+        return self.slow_ms / self.measured.slow_ms - 1
+
+
+def predict(measured: MeasuredRun, testbed: Testbed) -> Prediction:
+    """Predict a run's iteration under its delay from its healthy iteration.
+
+    1. Operator times are scaled until the healthy iteration is the measured one. All but
+       1F1B ran the zero-bubble plan over NCCL then; delegation starts with the delay.
+    2. The system's plan runs over its transport with the delay on the slow sends: occupancy
+       under NCCL, a busy delegate under delegation.
+
+    The plans: ``1f1b`` is 1F1B. ``zerobubble`` and ``pipemorph-cpu`` ran the zero-bubble
+    plan for *equal* operator times, whatever the real ones: the operator timelines show it.
+    ``pipemorph`` is re-planned for the real times and delays.
+
+    Raises
+    ------
+    ScenarioError
+        The healthy iteration is shorter than what comes after the pipeline.
+    """
+    healthy = _profiled(measured, testbed)
+    slow = healthy
+    for start, end in measured.slow_sends:
+        slow = slow.with_delay(
+            measured.delay_ms, [min(start, end)], directions=["down" if end > start else "up"]
+        )
+    replanned = measured.system == "pipemorph"
+    schedule = plan(slow, "pipemorph") if replanned else _usual_plan(measured)
+    nccl = measured.system in ("1f1b", "zerobubble")
+    transport = testbed.nccl(measured.system) if nccl else testbed.delegated(measured)
+    pipeline_ms = run(lower(schedule, slow, transport), slow).iteration_ms
+    after_ms = testbed["after_ms"] + replanned * testbed["swap_ms"]
+    return Prediction(measured, pipeline_ms + after_ms)
+
+
+def _usual_plan(measured: MeasuredRun) -> Schedule:
+    planner = "1f1b" if measured.system == "1f1b" else "zerobubble"
+    return _planned(planner, measured.stages, measured.microbatches)
+
+
+@lru_cache(maxsize=64)
+def _planned(planner: str, stages: int, microbatches: int) -> Schedule:
+    return plan(Scenario(stages=stages, microbatches=microbatches), planner)
+
+
+def _profiled(measured: MeasuredRun, testbed: Testbed) -> Scenario:
+    """Scale operator times until the healthy iteration is the measured one."""
+    target_ms = measured.healthy_ms - testbed["after_ms"]
+    if target_ms <= 0:
+        raise ScenarioError(
+            f"{measured.place}: healthy_ms is {measured.healthy_ms:g}, less than the "
+            f"{testbed['after_ms']:g} ms after the pipeline on {testbed.name}"
+        )
+    unit = testbed.operators(measured)
+    program = lower(_usual_plan(measured), unit, testbed.nccl(measured.system))
+    scale = 1.0
+    for _ in range(_MOST_STEPS):
+        scaled = unit.scaled(scale)
+        pipeline_ms = run(program, scaled).iteration_ms
+        if abs(pipeline_ms / target_ms - 1) < 1e-9:
+            return scaled
+        # Nearly proportional: only the transfers do not scale.
+        scale *= target_ms / pipeline_ms
+    raise ScenarioError(
+        f"{measured.place}: no operator times give healthy_ms {measured.healthy_ms:g}: on "
+        f"{testbed.name} the messages alone take longer"
+    )
+
+
+_MOST_STEPS = 60
