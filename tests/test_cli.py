@@ -18,7 +18,10 @@ from pipesim.formats.scenario_toml import load_scenario, save_scenario
 from pipesim.scenario import Scenario
 
 SLOW = ["--delay", "20ms", "--link", "0"]
-COMMANDS = ["compare", "plan", "simulate", "budget", "export", "planners", "import timeline"]
+COMMANDS = [
+    "compare", "plan", "simulate", "budget", "explain", "export", "calibrate", "validate",
+    "planners", "import timeline", "import production", "import megatron", "import profiler",
+]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from pipesim.formats.scenario_toml import load_scenario
 from pipesim.schedule import Op
 from tests.mutations import damaged
 
-DATA = Path(__file__).parent / "data" / "a10_timelines"
+DATA = Path(__file__).parents[1] / "traces" / "a10_timelines"
 ONE_F, ZERO, PIPE = (
     DATA / f"{name}_link2_60ms.csv" for name in ("1f1b", "zerobubble", "pipemorph")
 )

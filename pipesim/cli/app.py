@@ -11,7 +11,18 @@ import typer
 from typer.core import TyperGroup
 
 import pipesim
-from pipesim.cli import budget, compare, export, importing, plan, planners, simulate
+from pipesim.cli import (
+    budget,
+    calibrate,
+    compare,
+    explain,
+    export,
+    importing,
+    plan,
+    planners,
+    simulate,
+    validate,
+)
 from pipesim.cli.grouping import grouped
 from pipesim.cli.output import note, show_text
 from pipesim.errors import PipesimError
@@ -134,8 +145,29 @@ for command, epilog in (
     ),
     (budget.budget, _example("pipesim budget --slow 0=20ms --slow 2=5ms")),
     (
+        explain.explain,
+        _example(
+            "pipesim explain traces/a10-gpt-7b.toml --slow 2=60ms --transport nccl",
+            "pipesim explain run.toml plan.json --transport exchange --plot causes.png",
+        ),
+    ),
+    (
         export.export,
         _example("pipesim export plan.json --format chrome-trace -o plan-trace.json"),
+    ),
+    (
+        calibrate.calibrate,
+        _example(
+            "pipesim calibrate traces/measured_iterations.csv --timelines traces/a10_timelines "
+            "-o calibration.toml"
+        ),
+    ),
+    (
+        validate.validate,
+        _example(
+            "pipesim validate traces/measured_iterations.csv --calibration traces/calibration.toml",
+            "pipesim validate traces/production/trace-ST.parquet --format production",
+        ),
     ),
     (planners.planners, _example("pipesim planners")),
 ):

@@ -96,9 +96,20 @@ def load_runs(path: StrPath) -> tuple[MeasuredRun, ...]:
 
 
 _COLUMNS = (
-    "testbed model stages microbatches gpus_per_node message_mib system slow_links slow_sends "
-    "delay_ms delegates_per_direction healthy_ms slow_ms"
-).split()
+    "testbed",
+    "model",
+    "stages",
+    "microbatches",
+    "gpus_per_node",
+    "message_mib",
+    "system",
+    "slow_links",
+    "slow_sends",
+    "delay_ms",
+    "delegates_per_direction",
+    "healthy_ms",
+    "slow_ms",
+)
 
 
 def _run(row: dict[str, str | None], file: str, line: int) -> MeasuredRun:

@@ -20,7 +20,7 @@ from pipesim.schedule import Schedule
 from pipesim.transport import Delegated, Exchange, Nccl, Transport
 from planners import plan
 
-__all__ = ["CONSTANTS", "Constant", "Prediction", "Testbed", "predict"]
+__all__ = ["CONSTANTS", "Constant", "Prediction", "Testbed", "predict", "profiled"]
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ CONSTANTS = {
     ),
     "transfer_gib_per_s": Constant(
         "GiB/s",
-        "bandwidth of a message between two GPUs over NCCL",
+        "bandwidth of messages over NCCL, shared by the ranks of a node",
         np.inf,
-        (2, 3, 4, 5, 7, 10, 15, 20, 30, np.inf),
+        (1, 1.5, 2, 3, 4, 5, 7, 10, 15, 20, 30, 40, np.inf),
     ),
     "delegate_ms": Constant(
         "ms",
@@ -119,15 +119,17 @@ class Testbed:
             message_bytes=measured.message_bytes,
         )
 
-    def nccl(self, system: str) -> Transport:
-        """Return the NCCL transport of a system."""
-        rate = self["transfer_gib_per_s"] * GIB_PER_S
-        if system == "1f1b":
+    def nccl(self, measured: MeasuredRun) -> Transport:
+        """Return the NCCL transport of a run."""
+        rate = self["transfer_gib_per_s"] * GIB_PER_S / measured.gpus_per_node
+        if measured.system == "1f1b":
             return Exchange(bytes_per_ms=rate)
         return Nccl(p2p_streams=self.p2p_streams, bytes_per_ms=rate)  # type: ignore[arg-type]
 
-    def delegated(self, measured: MeasuredRun) -> Delegated:
-        """Return the delegated transport of a run."""
+    def delayed(self, measured: MeasuredRun) -> Transport:
+        """Return the transport of a run while its link is slow: delegated where it has that."""
+        if measured.system in ("1f1b", "zerobubble"):
+            return self.nccl(measured)
         rate = self["host_gib_per_s"] * GIB_PER_S
         shared = measured.gpus_per_node * measured.message_bytes / rate
         return Delegated(delegates=measured.delegates, base_ms=self["delegate_ms"] + shared)
@@ -154,7 +156,7 @@ class Prediction:
         return self.slow_ms / self.measured.slow_ms - 1
 
 
-def predict(measured: MeasuredRun, testbed: Testbed) -> Prediction:
+def predict(measured: MeasuredRun, testbed: Testbed, healthy: Scenario | None = None) -> Prediction:
     """Predict a run's iteration under its delay from its healthy iteration.
 
     1. Operator times are scaled until the healthy iteration is the measured one. All but
@@ -166,21 +168,28 @@ def predict(measured: MeasuredRun, testbed: Testbed) -> Prediction:
     plan for *equal* operator times, whatever the real ones: the operator timelines show it.
     ``pipemorph`` is re-planned for the real times and delays.
 
+    Parameters
+    ----------
+    measured : MeasuredRun
+        The run; its ``slow_ms`` is not looked at.
+    testbed : Testbed
+        Where it ran.
+    healthy : Scenario, optional
+        What :func:`profiled` returns for them, where that is known already.
+
     Raises
     ------
     ScenarioError
-        The healthy iteration is shorter than what comes after the pipeline.
+        No operator times give the healthy iteration.
     """
-    healthy = _profiled(measured, testbed)
-    slow = healthy
+    slow = profiled(measured, testbed) if healthy is None else healthy
     for start, end in measured.slow_sends:
         slow = slow.with_delay(
             measured.delay_ms, [min(start, end)], directions=["down" if end > start else "up"]
         )
     replanned = measured.system == "pipemorph"
     schedule = plan(slow, "pipemorph") if replanned else _usual_plan(measured)
-    nccl = measured.system in ("1f1b", "zerobubble")
-    transport = testbed.nccl(measured.system) if nccl else testbed.delegated(measured)
+    transport = testbed.delayed(measured)
     pipeline_ms = run(lower(schedule, slow, transport), slow).iteration_ms
     after_ms = testbed["after_ms"] + replanned * testbed["swap_ms"]
     return Prediction(measured, pipeline_ms + after_ms)
@@ -196,28 +205,36 @@ def _planned(planner: str, stages: int, microbatches: int) -> Schedule:
     return plan(Scenario(stages=stages, microbatches=microbatches), planner)
 
 
-def _profiled(measured: MeasuredRun, testbed: Testbed) -> Scenario:
-    """Scale operator times until the healthy iteration is the measured one."""
+def profiled(measured: MeasuredRun, testbed: Testbed) -> Scenario:
+    """Scale operator times until the healthy iteration is the measured one.
+
+    Raises
+    ------
+    ScenarioError
+        What comes after the pipeline, or the messages alone, take longer than it.
+    """
     target_ms = measured.healthy_ms - testbed["after_ms"]
-    if target_ms <= 0:
-        raise ScenarioError(
-            f"{measured.place}: healthy_ms is {measured.healthy_ms:g}, less than the "
-            f"{testbed['after_ms']:g} ms after the pipeline on {testbed.name}"
-        )
     unit = testbed.operators(measured)
-    program = lower(_usual_plan(measured), unit, testbed.nccl(measured.system))
-    scale = 1.0
+    program = lower(_usual_plan(measured), unit, testbed.nccl(measured))
+
+    def pipeline_ms(scale: float) -> float:
+        return run(program, unit.scaled(scale)).iteration_ms
+
+    # Nearly proportional, since only the messages do not scale: a few secant steps do.
+    low, low_ms = 0.0, pipeline_ms(0.0)
+    if low_ms >= target_ms:
+        raise ScenarioError(
+            f"{measured.place}: healthy_ms {measured.healthy_ms:g} is less than messages and "
+            f"what comes after the pipeline take on {testbed.name}"
+        )
+    scale = target_ms / (measured.microbatches + measured.stages) / unit.forward_ms.mean()
     for _ in range(_MOST_STEPS):
-        scaled = unit.scaled(scale)
-        pipeline_ms = run(program, scaled).iteration_ms
-        if abs(pipeline_ms / target_ms - 1) < 1e-9:
-            return scaled
-        # Nearly proportional: only the transfers do not scale.
-        scale *= target_ms / pipeline_ms
-    raise ScenarioError(
-        f"{measured.place}: no operator times give healthy_ms {measured.healthy_ms:g}: on "
-        f"{testbed.name} the messages alone take longer"
-    )
+        reached_ms = pipeline_ms(scale)
+        if abs(reached_ms / target_ms - 1) < _CLOSE:
+            break
+        step = (target_ms - reached_ms) * (scale - low) / (reached_ms - low_ms)
+        low, low_ms, scale = scale, reached_ms, scale + step
+    return unit.scaled(scale)
 
 
-_MOST_STEPS = 60
+_MOST_STEPS, _CLOSE = 40, 1e-7

@@ -1,0 +1,111 @@
+"""``pipesim calibrate``: the constants of testbeds, from runs measured there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from typer import Argument, Option
+
+from pipesim.cli.options import Quiet
+from pipesim.cli.output import Column, check_outputs, note, progress, show, show_rows
+from pipesim.errors import ScenarioError
+from pipesim.fidelity.calibration import Calibration, Calibrator
+from pipesim.fidelity.calibration_file import save_calibration
+from pipesim.fidelity.runs import load_runs
+from pipesim.fidelity.testbed import CONSTANTS
+from pipesim.formats.measurement import Measurement
+from pipesim.wording import plain
+
+__all__ = ["calibrate"]
+
+
+def calibrate(
+    measured: Annotated[Path, Argument(metavar="MEASURED.csv", help="Measured runs.")],
+    output: Annotated[
+        Path, Option("--output", "-o", metavar="FILE", help="The calibration to write.")
+    ],
+    timelines: Annotated[
+        Path | None,
+        Option(metavar="DIR", help="Operator timelines (CSV) of a model on one of the testbeds."),
+    ] = None,
+    leave_out: Annotated[
+        bool,
+        Option(
+            "--leave-out/--no-leave-out",
+            help="Also predict each setting from a fit without it.",
+        ),
+    ] = True,
+    quiet: Quiet = False,
+) -> None:
+    """Fit the constants of each testbed to measured runs.
+
+    At most four for each, such as the bandwidth of its network or the latency of a delegate;
+    none is for a single run or model. Takes about two minutes for fifty runs.
+    """
+    check_outputs({"--output": output}, measured)
+    runs = load_runs(measured)
+    with progress(quiet) as report:
+        calibrator = Calibrator(runs, _timelines(timelines), progress=report)
+        calibration = calibrator.calibrate()
+        if leave_out:
+            errors = [prediction.error for prediction in calibrator.leave_one_setting_out()]
+            calibration = replace(calibration, left_out=float(np.abs(errors).mean()))
+    save_calibration(calibration, output)
+    _show(calibration)
+    note(f"wrote {output}", quiet=quiet)
+
+
+def _timelines(folder: Path | None) -> Measurement | None:
+    if folder is None:
+        return None
+    from pipesim.formats.measured import import_timelines
+
+    files = sorted(folder.glob("*.csv"))
+    if not files:
+        raise ScenarioError(f"--timelines {folder}: there is no CSV file in it")
+    return import_timelines(files)
+
+
+def _value(constant: float | None) -> str:
+    if constant is None:
+        return "–"
+    return plain(constant) if np.isfinite(constant) else "unlimited"
+
+
+def _show(calibration: Calibration) -> None:
+    names = [
+        name
+        for name in CONSTANTS
+        if any(name in testbed.constants for testbed in calibration.testbeds.values())
+    ]
+    testbeds = calibration.testbeds
+    columns = [
+        Column(
+            testbed,
+            [_value(testbeds[testbed].constants.get(name)) for name in names],
+        )
+        for testbed in testbeds
+    ]
+    show_rows(
+        Column("constant", names, numeric=False),
+        [
+            Column("unit", [CONSTANTS[name].unit for name in names], numeric=False),
+            *columns,
+            Column("meaning", [CONSTANTS[name].meaning for name in names], numeric=False),
+        ],
+    )
+    streams = ", ".join(f"{name}: {one.p2p_streams}" for name, one in testbeds.items())
+    lines = [
+        f"NCCL kernels share a stream by   {streams}",
+        f"mean absolute error              {100 * calibration.residual:.2f} % over "
+        f"{len(calibration.fitted_to)} runs",
+    ]
+    if calibration.left_out is not None:
+        lines.append(
+            f"leaving one setting out          {100 * calibration.left_out:.2f} %: each setting "
+            "predicted from a fit without it"
+        )
+    show("", *lines)

@@ -1,0 +1,186 @@
+"""``pipesim explain``: which causes an iteration's time is due to."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from pipesim.attribution import attribute
+from pipesim.causes import Attribution
+from pipesim.cli.options import (
+    Chunks,
+    Json,
+    Quiet,
+    ScenarioOptions,
+    TransportOptions,
+    complete_planner,
+)
+from pipesim.cli.output import Column, check_outputs, note, progress, show, show_json, show_rows
+from pipesim.diagnosis import Line, diagnosis, first, lines
+from pipesim.errors import ScenarioError
+from pipesim.files import write_text
+from pipesim.formats.plan_json import load_plan
+from pipesim.operator_times import OUTLIER
+from pipesim.scenario import Scenario
+from pipesim.schedule import Schedule
+from pipesim.wording import decimals, described, milliseconds, titled
+from planners import plan as plan_with
+
+__all__ = ["explain"]
+
+
+def explain(
+    scenario: ScenarioOptions,
+    over: TransportOptions,
+    files: Annotated[
+        list[Path] | None,
+        Argument(
+            metavar="SCENARIO.toml | PLAN.json",
+            help="A scenario, such as `pipesim import` makes, and a plan; either or both.",
+        ),
+    ] = None,
+    planner: Annotated[
+        str | None,
+        Option(
+            metavar="NAME",
+            help="Plan with this planner, see `pipesim planners` (default 1f1b).",
+            autocompletion=complete_planner,
+        ),
+    ] = None,
+    chunks: Chunks = 1,
+    outlier: Annotated[
+        float,
+        Option(
+            metavar="FACTOR",
+            help="An operator is slow above this many medians of its stage and kind.",
+        ),
+    ] = OUTLIER,
+    json: Json = False,
+    csv_file: Annotated[
+        Path | None, Option("--csv", metavar="FILE", help="Write causes and their parts as CSV.")
+    ] = None,
+    plot: Annotated[
+        Path | None, Option(metavar="FILE", help="Draw a bar chart (.png, .svg, .pdf).")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Explain an iteration: what it loses to which cause.
+
+    Slow links (dependency bubbles, HOL blocking), slow operators, stage imbalance,
+    micro-batch variation, the transport, warm-up and drain. Each is found by running the
+    same plan again without it. "If removed" is what that cause alone would gain; such gains
+    need not add up. "In order" removes the causes from top to bottom; this adds up to the
+    iteration.
+    """
+    scenario, plan = _inputs(scenario, files or [])
+    if plan is not None and planner is not None:
+        raise ScenarioError("explain takes a PLAN.json or --planner NAME, not both")
+    check_outputs({"--csv": csv_file, "--plot": plot}, scenario.scenario, plan)
+    transport = over.build()
+    with progress(quiet) as report:
+        schedule = load_plan(plan) if plan else None
+        what = scenario.build(plan=schedule, chunks=chunks)
+        if schedule is None:
+            schedule = _planned(what, planner, report)
+        found = attribute(
+            what, schedule, transport, outlier=outlier,
+            progress=lambda changed: report(f"simulating {changed}"),
+        )  # fmt: skip
+        if plot:
+            from pipesim.plot import save
+            from pipesim.plot_attribution import bars
+
+            report("drawing")
+            save(bars(found, title=titled(what)), plot)
+        if csv_file:
+            write_text(csv_file, _csv(found))
+    if json:
+        show_json(found.as_dict())
+    else:
+        _show(found, quiet)
+    for path in (plot, csv_file):
+        if path:
+            note(f"wrote {path}", quiet=quiet)
+
+
+def _inputs(scenario: ScenarioOptions, files: list[Path]) -> tuple[ScenarioOptions, Path | None]:
+    """Sort files into the scenario and the plan by their ending."""
+    plan: Path | None = None
+    for file in files:
+        if file.suffix.lower() == ".toml":
+            if scenario.scenario is not None:
+                raise ScenarioError(f"explain takes one scenario, not {file} too")
+            scenario = replace(scenario, scenario=file)
+        elif plan is None:
+            plan = file
+        else:
+            raise ScenarioError(f"explain takes one plan, not {file} too")
+    return scenario, plan
+
+
+def _planned(scenario: Scenario, planner: str | None, report: Callable[[str], None]) -> Schedule:
+    name = planner or ("1f1b" if scenario.is_plain else "interleaved-1f1b")
+    report(f"planning with {name}")
+    return plan_with(scenario, name)
+
+
+def _show(found: Attribution, quiet: bool) -> None:
+    rows = lines(found)
+    total = found.iteration_ms
+    if not quiet:
+        name = f"{found.schedule.planner or 'plan'} over {found.transport}"
+        show(described(found.scenario), name, "")
+    start = first(found)
+    show_rows(
+        Column("cause", [*map(_label, rows), "iteration"], numeric=False),
+        [
+            Column("if removed\nms", [*(_time(found, row.removal_ms) for row in rows), ""]),
+            Column("\n%", [*(_percent(found, row.removal_ms) for row in rows), ""]),
+            Column("in order\nms", [_time(found, t) for t in (*_parts(rows), total)]),
+            Column("\n%", [_percent(found, t) for t in (*_parts(rows), total)]),
+        ],
+        bold=next((i for i, row in enumerate(rows) if row.cause == start), None),
+    )
+    if found.slowdown is not None:
+        ideal = milliseconds(round(found.ideal_ms, decimals(total)))
+        show("", f"Healthy and balanced: {ideal}; slowdown {found.slowdown:.2f}×")
+    if not quiet:
+        show("", diagnosis(found))
+
+
+def _parts(rows: Sequence[Line]) -> list[float | None]:
+    return [row.cumulative_ms for row in rows]
+
+
+def _label(row: Line) -> str:
+    return f"  {row.label}" if row.is_part else row.label
+
+
+def _time(found: Attribution, time_ms: float | None) -> str:
+    return "" if time_ms is None else _number(time_ms, decimals(found.iteration_ms))
+
+
+def _percent(found: Attribution, time_ms: float | None) -> str:
+    return "" if time_ms is None else _number(100 * found.fraction(time_ms), 1)
+
+
+def _number(value: float, digits: int) -> str:
+    text = f"{value:.{digits}f}"
+    return text.removeprefix("-") if float(text) == 0 else text
+
+
+def _csv(found: Attribution) -> str:
+    """One line for each cause and each of its parts."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["cause", "part", "removal_ms", "cumulative_ms"])
+    for row in lines(found):
+        part = row.label if row.is_part else ""
+        writer.writerow([row.cause, part, row.removal_ms, row.cumulative_ms])
+    return text.getvalue()

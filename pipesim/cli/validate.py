@@ -1,0 +1,154 @@
+"""``pipesim validate``: predictions against what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from pipesim.cli.options import Json, Quiet
+from pipesim.cli.output import Column, check_outputs, note, progress, show, show_json, show_rows
+from pipesim.errors import ScenarioError
+from pipesim.fidelity.calibration import Calibration, predict_all
+from pipesim.fidelity.calibration_file import load_calibration
+from pipesim.fidelity.runs import load_runs
+from pipesim.fidelity.validation import TELLING_APART, Validation
+
+__all__ = ["validate"]
+
+FORMATS = ("runs", "production")
+
+
+def validate(
+    measured: Annotated[
+        Path, Argument(metavar="FILE", help="Measured runs (CSV), or a production trace (parquet).")
+    ],
+    calibration: Annotated[
+        Path | None, Option(metavar="FILE", help="From `pipesim calibrate`; for runs.")
+    ] = None,
+    source: Annotated[
+        str, Option("--format", metavar="FORMAT", help=f"What FILE holds: {' or '.join(FORMATS)}.")
+    ] = "runs",
+    json: Json = False,
+    plot: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="Draw predicted against measured (.png, .svg, .pdf)."),
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Predict measured runs and say how far off.
+
+    For each run its iteration under the delay is predicted from its shape, its healthy
+    iteration and the testbed's constants. For a production trace the span of every step is
+    predicted from its operator times.
+    """
+    check_outputs({"--plot": plot}, measured, calibration)
+    if source == "production":
+        if calibration or plot:
+            option = "--calibration" if calibration else "--plot"
+            raise ScenarioError(f"{option} is for runs, not for production traces")
+        _validate_production(measured, json, quiet)
+    elif source == "runs":
+        if calibration is None:
+            raise ScenarioError("measured runs need --calibration FILE, see `pipesim calibrate`")
+        _validate_runs(measured, load_calibration(calibration), json, plot, quiet)
+    else:
+        raise ScenarioError(f"unknown format {source!r}: {' or '.join(FORMATS)}")
+
+
+def _validate_runs(
+    measured: Path, calibration: Calibration, json: bool, plot: Path | None, quiet: bool
+) -> None:
+    runs = load_runs(measured)
+    with progress(quiet) as report:
+        report(f"predicting {len(runs)} runs")
+        validation = Validation(predict_all(runs, calibration))
+        if plot:
+            from pipesim.plot import save
+            from pipesim.plot_validation import scatter
+
+            report("drawing")
+            save(scatter(validation), plot)
+    if json:
+        show_json(validation.as_dict())
+    else:
+        if not quiet:
+            _show_runs(validation)
+        _show_figures(validation)
+    if plot:
+        note(f"wrote {plot}", quiet=quiet)
+
+
+def _show_runs(validation: Validation) -> None:
+    predictions = validation.predictions
+    runs = [one.measured for one in predictions]
+    show_rows(
+        Column("testbed", [run.testbed for run in runs], numeric=False),
+        [
+            Column("model", [run.model for run in runs], numeric=False),
+            Column("system", [run.system for run in runs], numeric=False),
+            Column("slow\nlinks", [run.slow_links for run in runs], numeric=False),
+            Column("delay\nms", [f"{run.delay_ms:g}" for run in runs]),
+            Column("measured\nms", [f"{run.slow_ms:.1f}" for run in runs]),
+            Column("predicted\nms", [f"{one.slow_ms:.1f}" for one in predictions]),
+            Column("error\n%", [f"{100 * one.error:+.1f}" for one in predictions]),
+        ],
+    )
+    show("")
+
+
+def _show_figures(validation: Validation) -> None:
+    groups: dict[str, Validation] = {}
+    for testbed, own in validation.by_testbed().items():
+        groups |= {f"{testbed} {system}": one for system, one in own.by_system().items()}
+    groups |= {f"{testbed}": one for testbed, one in validation.by_testbed().items()}
+    groups["all"] = validation
+
+    def percent(figure: Callable[[Validation], float], form: str) -> list[str]:
+        return [f"{100 * figure(one):{form}}" for one in groups.values()]
+
+    show_rows(
+        Column("runs of", list(groups), numeric=False),
+        [
+            Column("runs", [str(len(one.predictions)) for one in groups.values()]),
+            Column("mean abs.\nerror %", percent(lambda one: one.mape, ".1f")),
+            Column("bias\n%", percent(lambda one: one.bias, "+.1f")),
+            Column("worst\n%", percent(lambda one: one.worst, ".1f")),
+        ],
+    )
+    rankings = validation.rankings()
+    if rankings:
+        right = sum(rankings.values())
+        show(
+            "",
+            f"Systems over {100 * TELLING_APART:.0f} % apart are ranked as measured in {right} of "
+            f"{len(rankings)} settings.",
+        )
+
+
+def _validate_production(measured: Path, json: bool, quiet: bool) -> None:
+    from pipesim.fidelity.production import validate_production
+
+    with progress(quiet) as report:
+        report("predicting every step")
+        found = validate_production(measured)
+    if json:
+        show_json(found.as_dict())
+        return
+    figures = found.as_dict()
+    show(
+        f"steps                  {found.steps}, {len(found.rows)} with data-parallel ranks apart",
+        f"median absolute error  {_percent(figures['median_abs_error'])}",
+        f"90th percentile        {_percent(figures['p90_abs_error'])}",
+        f"largest                {_percent(figures['max_abs_error'])}",
+    )
+    if not quiet:
+        for line in found.notes:
+            note(line)
+
+
+def _percent(value: object) -> str:
+    assert isinstance(value, float)
+    return f"{100 * value:.4f} %"
