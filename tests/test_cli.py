@@ -522,7 +522,7 @@ def test_heavy_packages_are_not_imported() -> None:
         "from pipesim.cli.app import app\n"
         "try: app(['compare', '--json'])\n"
         "except SystemExit: pass\n"
-        "heavy = {'matplotlib', 'pandas', 'pulp', 'highspy', 'pygments', 'markdown_it'}\n"
+        "heavy = {'matplotlib', 'pandas', 'pulp', 'highspy', 'numba', 'pygments', 'markdown_it'}\n"
         "sys.exit(', '.join(heavy & set(sys.modules)) or 0)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

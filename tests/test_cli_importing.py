@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 from pipesim.cli.app import app
 from pipesim.formats.scenario_toml import load_scenario
 from pipesim.scenario import Scenario
+from tests.test_formats_measured import ZERO
 from tests.test_formats_megatron import ALL, PLAIN
 from tests.test_formats_production import SAMPLE
 from tests.test_formats_profiler import RANK0, RANK1, rank
@@ -65,10 +66,24 @@ def test_megatron() -> None:
     scenario, lines = imported("megatron", "train.log", "--stages", "2", "--microbatches", "12")
     assert scenario.forward_ms[:, 0].tolist() == [10.5, 11]
     assert any("left out iteration 1 (4293.3 ms): start-up" in line for line in lines)
+    told, lines = imported("megatron", "train.log", "--microbatches", "12")
+    assert told == scenario
+    assert "- train.log: the number of stages is 2, by line 1" in lines
+    assert any(line.startswith("- F 10.75 ms ± 0.12, BW 20.5 ms ± 0 (med") for line in lines)
     Path("plain.log").write_text(PLAIN)
     args = ("--stages", "4", "--microbatches", "19", "--iterations", "5,7", "-q")
     assert invoke("megatron", "plain.log", *args, "-o", "s.toml").output == ""
     assert load_scenario("s.toml").forward_ms[0, 0] == pytest.approx(435 / 66, abs=1e-4)
+
+
+def test_timeline() -> None:
+    shutil.copy(ZERO, "ops.csv")
+    scenario, lines = imported("timeline", "ops.csv", "--stages", "4", "--iterations", "5,6,7")
+    assert scenario.stages == 4
+    assert "- ops.csv: medians over iterations 5, 6 and 7 (1391 to 1395 ms)" in lines
+    assert any(line.startswith("- F 34") and " ± " in line for line in lines)
+    Path("s.toml").unlink()
+    assert "(iteration 5 lacks stage 4)" in error("timeline", "ops.csv", "--stages", "5")
 
 
 def test_profiler() -> None:
@@ -92,16 +107,26 @@ def test_help(kind: str) -> None:
         ("production train.log", "train.log: is not a whole parquet file"),
         ("production trace.parquet --step 35", "no complete iteration of step 35"),
         ("production trace.parquet --step x", "invalid value for '--step'"),
-        ("megatron train.log --stages 2", "missing option '--microbatches'"),
+        (
+            "megatron train.log",
+            "train.log: does not tell the number of micro-batches: give --micro",
+        ),
         ("megatron train.log --stages 0 --microbatches 1", "invalid value for '--stages'"),
-        ("megatron train.log --stages 100000 --microbatches 100000", "10,000,000,000"),
-        ("megatron train.log --stages 3 --microbatches 2", "4 ranks, which 3 stages cannot share"),
+        (
+            "megatron train.log --microbatches 5000000",
+            "stages × micro-batches is 10,000,000: more",
+        ),
+        (
+            "megatron train.log --stages 3 --microbatches 2",
+            "train.log:1: tells that the number of stages is 2",
+        ),
         ("megatron rank0.json --stages 2 --microbatches 2", 'has no "iteration N/ M'),
         ("megatron trace.parquet --stages 2 --microbatches 2", "is not text in UTF-8"),
         ("megatron train.log --stages 2 --microbatches 2 --iterations 9", "no iteration 9"),
         ("profiler train.log", "train.log:1:1: is not JSON: Expecting value"),
-        ("profiler rank1.json", "rank1.json: no file has stage 0"),
-        ("profiler rank0.json rank0.json", "rank0.json: is of rank 0, as rank0.json"),
+        ("profiler rank1.json", "rank1.json: no file has stage 0 (no file is of rank 0)"),
+        ("profiler rank0.json", "rank0.json: stage 0 sends forwards on, but no file has stage 1"),
+        ("profiler rank0.json rank0.json", "rank0.json: is of rank 0, and so is rank0.json"),
         ("profiler rank0.json rank1.json --iterations 1,1", "--iterations: '1' is given twice"),
         ("profiler", "missing argument 'JSON...'"),
     ],

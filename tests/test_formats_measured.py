@@ -70,11 +70,11 @@ def test_the_last_w_is_shared_and_starts_are_the_gpus(path: Path) -> None:
         ("0W2", 76, 81),
     ]
     assert made.notes == (
-        f"{path}: 1 stages × 3 micro-batches, F, B and W",
-        f"{path}: medians over iteration(s) 7 (81 ms)",
+        f"{path}: 1 stage × 3 micro-batches, F, B and W",
+        f"{path}: medians over iteration 7 (81 ms)",
         f"{path}: the last W of a stage stands for several micro-batches, which share its time "
         "equally (stage 0: 2)",
-        "no file has the fused backward: it is guessed to take B + W",
+        "the fused backward was not measured: guessed to take B + W",
     )
 
 
@@ -84,7 +84,7 @@ def test_a_log_cut_before_its_last_w_is_partial_not_shared(path: Path) -> None:
         single(path, cut)
     made = single(path, cut + SPLIT.removeprefix(HEADER).replace("7,0", "8,0"))
     assert [i.label for i in made.iterations] == ["8"]
-    assert f"{path}: skipped 1 partial iteration(s): 7" in made.notes
+    assert f"{path}: skipped 1 partial iteration: 7" in made.notes
 
 
 def test_medians_over_the_chosen_iterations(path: Path) -> None:
@@ -102,6 +102,10 @@ def test_medians_over_the_chosen_iterations(path: Path) -> None:
     assert single(path, content, iterations=["7/2", 8]).scenario.forward_ms[0, 2] == 6.5
     with pytest.raises(FormatError, match=r"ops.csv: there is no iteration 9"):
         single(path, content, iterations=[7, 9])
+    spread = single(path, content, iterations=[7, 8])
+    assert spread.spread_ms["F"].tolist() == [[0, 0, 2]]
+    assert set(spread.spread_ms) == {"F", "B", "W"}
+    assert any(note.startswith("F 10 ms ± 0, B 10 ms ± 0, W ") for note in spread.notes)
     with pytest.raises(FormatError, match=r"none of the chosen .*\(complete: 7, 8, 7/2\)"):
         single(path, content, iterations=[9])
 
@@ -149,7 +153,7 @@ def test_1f1b_gives_the_fused_backward() -> None:
     )
     halves = made.scenario.backward_ms + made.scenario.weight_ms
     assert np.array_equal(halves, made.scenario.fused_backward_ms)
-    assert made.notes[-1].startswith("no file has W: B and W are guessed")
+    assert made.notes[-1].startswith("B and W were not measured: guessed to be half")
     orders = [[s.op for s in device] for device in made.iterations[0].timeline.compute]
     assert [order.index(Op("BW", d, 0)) for d, order in enumerate(orders)] == [4, 3, 2, 1]
 
@@ -167,8 +171,49 @@ def test_pipemorph_counts_its_iterations_twice() -> None:
     assert times == pytest.approx([1385.2, 1389.8, 1452.6, 1449.5, 1450.4], abs=0.1)
     warmups = [[s.op.kind for s in i.timeline.compute[0]].index("B") for i in made.iterations]
     assert warmups == [7, 7, 9, 9, 9]
-    assert f"{PIPE}: skipped 1 partial iteration(s): 7" in made.notes
-    assert any("5/2, 6/2, 7/2 are taken as iterations of their own" in n for n in made.notes)
+    assert f"{PIPE}: skipped 1 partial iteration: 7" in made.notes
+    assert any("5/2, 6/2 and 7/2 are taken as iterations of their own" in n for n in made.notes)
+
+
+def test_passes_whose_clocks_disagree_are_skipped(path: Path) -> None:
+    def shifted(label: str, stage: int, ms: float) -> str:
+        lines = []
+        for line in ZERO.read_text().splitlines():
+            fields = line.split(",")
+            if fields[0] == label:
+                if fields[1] == str(stage):
+                    fields[4:6] = [str(float(field) + ms) for field in fields[4:6]]
+                lines.append(",".join(fields) + "\n")
+        return "".join(lines)
+
+    made = single(path, HEADER + shifted("5", 1, 0) + shifted("6", 1, 1e5) + shifted("7", 2, -7))
+    assert [one.label for one in made.iterations] == ["5"]
+    (note,) = (note for note in made.notes if "clocks disagree" in note)
+    assert note.startswith(f"{path}: clocks disagree: skipped 2 iterations: 6 and 7 (6: 0B0 star")
+    # A few milliseconds are within what clocks may differ by.
+    assert single(path, HEADER + shifted("5", 3, 6)).iterations
+    with pytest.raises(
+        FormatError,
+        match=r"ops.csv: holds no complete iteration whose clocks agree \(iteration 5: 2F0 starts "
+        r"\d+\.\d ms before 1F0 ends\)",
+    ):
+        single(path, HEADER + shifted("5", 2, -1e5))
+
+
+def test_a_stated_number_of_stages(path: Path) -> None:
+    without_last = "".join(
+        line for line in ZERO.read_text().splitlines(keepends=True) if ",3," not in line[:5]
+    )
+    assert single(path, without_last).scenario.stages == 3
+    with pytest.raises(
+        FormatError, match=r"ops.csv: holds no complete iteration \(iteration 5 lacks stage 3\)"
+    ):
+        single(path, without_last, stages=4)
+    rows = SPLIT.removeprefix(HEADER)
+    second = rows.replace("7,0,", "7,1,")
+    with pytest.raises(FormatError, match=r"ops.csv:10: is of stage 1, but 1 stage \(from 0 on\)"):
+        single(path, SPLIT + second, stages=1)
+    assert import_timelines([ZERO], stages=4).scenario == import_timelines([ZERO]).scenario
 
 
 def test_split_and_fused_files_together() -> None:
@@ -194,7 +239,7 @@ def test_the_shipped_scenario_is_of_this_data() -> None:
 
 def test_shapes_must_agree(path: Path) -> None:
     path.write_text(SPLIT)
-    with pytest.raises(FormatError, match=r"ops.csv: has 1 stages × 3 .* has 4 stages × 12"):
+    with pytest.raises(FormatError, match=r"ops.csv: has 1 stage × 3 .* has 4 stages × 12"):
         import_timelines([ZERO, path])
     with pytest.raises(ScenarioError, match="there is no file to import"):
         import_timelines([])
@@ -211,7 +256,7 @@ def test_shapes_must_agree(path: Path) -> None:
         ("81,10\n", "8", ":9", "the last line is cut short"),
         ("10,20.5,10\n", "10,20.5\n", ":3", "has 6 fields instead of 7"),
         ("10,20.5,10\n", "10,20.5,10,\n", ":3", "has 8 fields instead of 7"),
-        ("10,20.5,10\n", "10,20.5,10\n\n", ":4", "has 1 fields instead of 7"),
+        ("10,20.5,10\n", "10,20.5,10\n\n", ":4", "has 1 field instead of 7"),
         ("7,0,F,1", "7,0,G,1", ":3:5", "op must be F, B or W, not 'G'"),
         ("7,0,F,1", "x,0,F,1", ":3:1", "iteration must be a whole number"),
         ("7,0,F,1", "7,-1,F,1", ":3:3", "stage must be a whole number"),

@@ -99,6 +99,8 @@ def test_timers_of_all_ranks(path: Path) -> None:
         f"{path}: left out iteration 1 (4293.3 ms): start-up",
         "F and BW of each stage: median over its ranks of 2 and over 2 iterations with timers, "
         "divided by 12 micro-batches",
+        "F 10.75 ms ± 0.12, BW 20.5 ms ± 0 (medians over the operators; ±: half their quartile "
+        "range)",
         "B and W were not measured: guessed to be half of the fused backward each",
     )
 
@@ -130,6 +132,11 @@ def test_iteration_times_alone(path: Path) -> None:
         lambda line: f"3: {line}",
         lambda line: f"[rank3]: \x1b[32m{line}\x1b[0m",
         lambda line: f"[2025-01-02T03:04:05.123][INFO] {line}",
+        lambda line: f"2025-01-02 03:04:05 {line}",
+        lambda line: f"2025-01-02T03:04:05.123Z {line}",
+        lambda line: f"2025-01-02 03:04:05,123 - INFO - {line}",
+        lambda line: f"INFO:megatron.training: {line}",
+        lambda line: f"worker-0 | {line}",
         lambda line: line + "\r",
     ],
 )
@@ -165,7 +172,7 @@ def test_iterations_without_all_ranks_give_their_time_alone(path: Path) -> None:
     measured = made(path, iteration(1, 430.0) + TIMERS + iteration(2, 431.0) + cut)
     assert measured.iteration_ms == (430, 431)
     assert (
-        "1 iteration without the timers of all 4 ranks: only their iteration time is used"
+        "1 iteration without the timers of all 4 ranks: only the iteration time is used"
         in measured.notes
     )
     with pytest.raises(
@@ -229,7 +236,89 @@ def test_errors_name_file_and_place(path: Path, content: str, place: str, says: 
 
 def test_ranks_must_fit_the_stages(path: Path) -> None:
     with pytest.raises(FormatError, match=r"iteration 2 has timers of 4 ranks, which 3 stages can"):
-        made(path, ALL, stages=3)
+        made(path, ALL.replace(SETUP, ""), stages=3)
+
+
+TELLING = """\
+using world size: 4, data-parallel-size: 2, context-parallel size: 1, \
+encoder-pipeline-model-parallel size: 0, pipeline-model-parallel size: 2
+------------------------ arguments ------------------------
+  encoder_pipeline_model_parallel_size ............ 0
+  num_microbatches ................................ None
+  pipeline_model_parallel_size .................... 2
+  world_size ...................................... 4
+INFO:megatron.core.num_microbatches_calculator:setting number of microbatches to constant 12
+"""
+
+
+def test_the_shape_that_a_log_tells(path: Path) -> None:
+    measured = made(path, TELLING + ALL, stages=None, microbatches=None)
+    assert measured.scenario == made(path, ALL).scenario
+    assert f"{path}: the number of stages is 2, by line 1" in measured.notes
+    assert f"{path}: the number of micro-batches is 12, by line 7" in measured.notes
+    older = "setting number of micro-batches to constant 12\n"
+    assert made(path, older + ALL, microbatches=None).scenario == measured.scenario
+    dump = "  pipeline_model_parallel_size .................... 3\n"
+    assert made(path, dump + PLAIN, stages=None).scenario.stages == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "says"),
+    [
+        (TELLING + ALL, {"stages": 4}, ":1: tells that the number of stages is 2, but --stages is"),
+        (
+            TELLING + ALL,
+            {"microbatches": 8},
+            ":7: tells that the number of micro-batches is 12, but --microbatches is 8",
+        ),
+        (PLAIN, {"stages": None}, ": does not tell the number of stages: give --stages"),
+        (ALL, {"microbatches": None}, ": does not tell the number of micro-batches: give --microb"),
+        (
+            TELLING + PLAIN + TELLING.replace("constant 12", "constant 24"),
+            {},
+            ":17: tells that the number of micro-batches is 24, but line 7 12",
+        ),
+        (TELLING.replace("size: 2", "size: 0") + PLAIN, {}, ":1: tells that the number of stages"),
+        (
+            TELLING.replace("constant 12", "constant 999999999") + PLAIN,
+            {"microbatches": None},
+            ": stages × micro-batches is 1,999,999,998: more than 1,000,000 operators of a",
+        ),
+    ],
+)
+def test_shapes_that_contradict(
+    path: Path, content: str, options: dict[str, object], says: str
+) -> None:
+    with pytest.raises(FormatError) as error:
+        made(path, content, **options)
+    assert str(error.value).startswith(f"{path}{says}")
+
+
+def test_logs_of_two_shapes(path: Path, tmp_path: Path) -> None:
+    path.write_text(TELLING + ALL)
+    other = tmp_path / "again.log"
+    other.write_text(TELLING.replace("constant 12", "constant 6") + ALL)
+    with pytest.raises(FormatError, match=r"again.log:7: .* is 6, but .*train.log tells 12"):
+        import_megatron([path, other])
+
+
+def test_all_ranks_of_the_world_must_have_timers(path: Path) -> None:
+    """Blocks that lack the last ranks look whole unless the log tells how many there are."""
+    cut = re.sub(r"     rank  [23]: .*\n", "", TIMERS)
+    run = iteration(1, 430.0) + TIMERS + iteration(2, 431.0) + cut
+    measured = made(path, SETUP + run)
+    assert measured.scenario.forward_ms[:, 0].tolist() == [10, 11]
+    assert (
+        "1 iteration without the timers of all 4 ranks: only the iteration time is used"
+        in measured.notes
+    )
+    with pytest.raises(
+        FormatError,
+        match=r"train.log:8: iteration 2 lacks the forward-compute of rank 2, and no other is",
+    ):
+        made(path, SETUP + iteration(2, 431.0) + cut)
+    with pytest.raises(FormatError, match=r"has timers of rank 3, but there are 2 ranks"):
+        made(path, SETUP.replace("world size: 4", "world size: 2") + run)
 
 
 @pytest.mark.parametrize("content", [ALL, MINMAX], ids=["all", "minmax"])

@@ -42,7 +42,9 @@ def document(events: Iterable[dict[str, object]], **fields: object) -> dict[str,
     return {"schemaVersion": 1, "traceEvents": [*noise, *events], **fields}
 
 
-def rank(number: int, ops: dict[str, tuple[float, float]], steps: int = 2) -> dict[str, Any]:
+def rank(
+    number: int, ops: dict[str, tuple[float, float]], steps: int = 2, **info: object
+) -> dict[str, Any]:
     """The same operators in every step, each 100 ms after the other; a later one is slower."""
     events = []
     for step in range(steps):
@@ -51,7 +53,7 @@ def rank(number: int, ops: dict[str, tuple[float, float]], steps: int = 2) -> di
             event(name, 100 * step + start, 100 * step + end + step)
             for name, (start, end) in ops.items()
         ]
-    info = {"backend": "nccl", "rank": number, "world_size": 2}
+    info = {"backend": "nccl", "rank": number, "world_size": 2, **info}
     return document(events, distributedInfo=info, baseTimeNanoseconds=5_000_000_000)
 
 
@@ -94,9 +96,10 @@ def test_two_ranks_two_steps(write: Write) -> None:
     assert [(str(s.op), round(s.start_ms, 6), round(s.end_ms, 6)) for d in spans for s in d] == [
         ("0F0", 0, 10), ("0B0", 62, 70), ("0W0", 72, 78), ("1F0", 12, 30), ("1BW0", 31, 60),
     ]  # fmt: skip
-    assert f"{paths[1]}: left out 2 PP: annotations of messages and sharding" in made.notes
+    assert f"{paths[1]}: left out 2 annotations of messages and sharding" in made.notes
     assert "medians over 2 iterations: 5 and 6" in made.notes
-    assert any("no GPU annotations" in note for note in made.notes)
+    assert any("no GPU annotations: times are of the host" in note for note in made.notes)
+    assert any(note.startswith("F 14.5 ms ± 0.25, B 8.5 ms") for note in made.notes)
 
 
 def test_chosen_steps(write: Write) -> None:
@@ -110,7 +113,7 @@ def test_chosen_steps(write: Write) -> None:
 
 def test_gpu_annotations_win(write: Write) -> None:
     """The GPU lags into the next step; an operator on two streams lasts over both."""
-    cpu = rank(0, {"PP:0F0": (0.0, 1.0), "PP:0B0": (1.0, 2.0)})
+    cpu = rank(0, {"PP:0F0": (0.0, 1.0), "PP:0B0": (1.0, 2.0)}, world_size=1)
     for step in range(2):
         cpu["traceEvents"] += [
             gpu("PP:0F0", 100 * step + 90, 100 * step + 110),
@@ -207,14 +210,14 @@ def test_annotations_outside_steps_and_doubled(write: Write) -> None:
     paths = write(one, two)
     made = import_profiler(paths)
     assert made.scenario.weight_ms[0, 0] == 6
-    assert f"{paths[0]}: left out 1 annotations outside the profiler steps" in made.notes
-    assert f"{paths[0]}: left out 1 annotations that come again in their step" in made.notes
+    assert f"{paths[0]}: left out 1 annotation outside the profiler steps" in made.notes
+    assert f"{paths[0]}: left out 1 annotation repeated in their step" in made.notes
 
 
 def test_overlapped_pairs_are_dropped(write: Write) -> None:
     one = rank(0, {**RANK0, "PP:(0F1;0B0)OVERLAP_F_B": (80.0, 90.0)})
     trace = read_kineto(write(one)[0])
-    assert trace.dropped["PP: annotations of overlapped pairs"] == 2
+    assert trace.dropped["of overlapped pairs"] == 2
 
 
 @pytest.mark.parametrize(
@@ -263,12 +266,98 @@ def test_errors_name_file_and_place(
 
 
 def test_files_that_do_not_belong_together(write: Write) -> None:
-    with pytest.raises(FormatError, match=r"rank1.json: is of rank 0, as .*rank0.json"):
+    with pytest.raises(FormatError, match=r"rank1.json: is of rank 0, and so is .*rank0.json"):
         import_profiler(write(rank(0, RANK0), rank(0, RANK1)))
     with pytest.raises(FormatError, match=r"rank1.json: stage 0 is in .*rank0.json too: give th"):
         import_profiler(write(rank(0, RANK0), rank(1, RANK0)))
     with pytest.raises(ScenarioError, match="there is no file to import"):
         import_profiler([])
+
+
+def stage(number: int, *, sends: bool = False) -> dict[str, tuple[float, float]]:
+    """One micro-batch of a stage in a pipeline of at most four."""
+    ops = {
+        f"PP:{number}F0": (10.0 * number, 10.0 * number + 8),
+        f"PP:{number}B0": (70.0 - 10 * number, 78.0 - 10 * number),
+    }
+    return ops | ({f"PP:{number}SEND_F0": (10.0 * number + 8, 10.0 * number + 9)} if sends else {})
+
+
+def test_missing_ranks_are_named(write: Write) -> None:
+    three = [rank(n, stage(n), world_size=4) for n in range(3)]
+    with pytest.raises(FormatError, match=r"rank0.json: is of a run of 4 ranks, but no file is of r"
+                       r"ank 3$"):  # fmt: skip
+        import_profiler(write(*three))
+    with pytest.raises(FormatError, match=r"is of a run of 2 ranks, but no file is of rank 1$"):
+        import_profiler(write(rank(0, stage(0))))
+    # Stages that send on are not the last.
+    two = [rank(n, stage(n, sends=True), world_size=4) for n in range(2)]
+    with pytest.raises(
+        FormatError,
+        match=r"rank1.json: stage 1 sends forwards on, but no file has stage 2 \(no file is of "
+        r"ranks 2 and 3\)",
+    ):
+        import_profiler(write(*two))
+    with pytest.raises(FormatError, match=r"no file has stage 1 \(no file is of ranks 1 and 3\)"):
+        import_profiler(write(*(rank(n, stage(n), world_size=4) for n in (0, 2))))
+    many = rank(0, stage(0), world_size=10**9)
+    with pytest.raises(FormatError, match=r"ranks 1, 2, 3, 4, 5, 6, 7, 8 and 999999991 more$"):
+        import_profiler(write(many))
+
+
+def test_missing_ranks_that_may_be_copies_are_noted(write: Write) -> None:
+    made = import_profiler(write(*(rank(n, stage(n), world_size=4) for n in range(2))))
+    assert made.scenario.stages == 2
+    assert "no file is of ranks 2 and 3: taken to be copies of this pipeline" in made.notes
+
+
+def groups(*ranks: int) -> list[dict[str, object]]:
+    return [
+        {"pg_name": "0", "pg_desc": "default_pg", "pg_size": 4, "ranks": [0, 1, 2, 3]},
+        {"pg_name": "1", "pg_desc": "mesh_dp_pp", "pg_size": 4, "ranks": [0, 1, 2, 3]},
+        {"pg_name": "2", "pg_desc": "mesh_pp", "pg_size": len(ranks), "ranks": list(ranks)},
+    ]
+
+
+def test_process_groups_tell_the_ranks_of_a_pipeline(write: Write) -> None:
+    def of(*ranks: int) -> list[Path]:
+        return write(
+            *(
+                rank(n, stage(number), world_size=4, pg_config=groups(*ranks))
+                for number, n in enumerate((0, 2))
+            )
+        )
+
+    made = import_profiler(of(0, 2))
+    assert made.scenario.stages == 2
+    assert "no file is of ranks 1 and 3: not of this pipeline, by the process groups" in made.notes
+    with pytest.raises(
+        FormatError,
+        match=r"rank0.json: its pipeline is of 4 ranks, but no file is of ranks 1 and 3$",
+    ):
+        import_profiler(of(0, 1, 2, 3))
+
+
+def test_odd_process_groups_are_passed_over(write: Write) -> None:
+    for odd in ({}, [3], [{"pg_desc": "pp", "ranks": 0}], [{"pg_desc": "pp", "ranks": [[0]]}],
+                [{"pg_desc": "pp", "pg_size": 4, "ranks": [0, 1]}]):  # fmt: skip
+        assert read_kineto(write(rank(0, RANK0, pg_config=odd))[0]).group == frozenset()
+
+
+def test_ranks_of_different_runs(write: Write) -> None:
+    with pytest.raises(
+        FormatError, match=r"rank1.json: is of a run of 3 ranks, but .*rank0.json of 2 ranks"
+    ):
+        import_profiler(write(rank(0, RANK0), rank(1, RANK1, world_size=3)))
+    with pytest.raises(FormatError, match=r"distributedInfo.rank: must be below the world_size 2"):
+        import_profiler(write(rank(2, RANK0)))
+
+
+def test_times_of_gpu_and_cpu_are_not_mixed(write: Write) -> None:
+    first = rank(0, RANK0)
+    first["traceEvents"].append(gpu("PP:0F0", 10, 20))
+    with pytest.raises(FormatError, match=r"rank1.json: has no GPU annotations, but .*rank0.json"):
+        import_profiler(write(first, rank(1, RANK1)))
 
 
 def test_a_file_cut_short_names_its_place(write: Write) -> None:

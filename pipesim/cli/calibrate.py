@@ -43,12 +43,14 @@ def calibrate(
     """Fit the constants of each testbed to measured runs.
 
     At most four for each, such as the bandwidth of its network or the latency of a delegate;
-    none is for a single run or model. Takes about two minutes for fifty runs.
+    none is for a single run. Takes some minutes for fifty runs.
     """
     check_outputs({"--output": output}, measured)
     runs = load_runs(measured)
     with progress(quiet) as report:
         calibrator = Calibrator(runs, _timelines(timelines), progress=report)
+        if leave_out:
+            calibrator.check_settings()
         calibration = calibrator.calibrate()
         if leave_out:
             errors = [prediction.error for prediction in calibrator.leave_one_setting_out()]

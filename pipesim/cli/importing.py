@@ -9,9 +9,8 @@ from typing import Annotated
 from typer import Argument, Option
 
 from pipesim.cli import parsing
-from pipesim.cli.options import MOST_OPERATORS, Quiet, parsed
+from pipesim.cli.options import Quiet, parsed
 from pipesim.cli.output import check_outputs, note, progress, show
-from pipesim.errors import ScenarioError
 from pipesim.formats.measurement import Measurement
 from pipesim.formats.scenario_toml import save_scenario
 from pipesim.wording import counted, described
@@ -29,6 +28,14 @@ Source = Annotated[str, Option(help="Who measured it, where.")]
 def timeline(
     files: Annotated[list[Path], Argument(metavar="CSV...", help="Operator timelines.")],
     output: Output,
+    stages: Annotated[
+        int | None,
+        Option(
+            metavar="S",
+            min=1,
+            help="Pipeline stages; iterations that lack one are skipped (default: those there).",
+        ),
+    ] = None,
     iterations: Annotated[
         str | None,
         Option(
@@ -51,7 +58,12 @@ def timeline(
     chosen = _labels(iterations)
     _import(
         lambda: import_timelines(
-            files, iterations=chosen, message_bytes=message_bytes, name=name, source=source
+            files,
+            stages=stages,
+            iterations=chosen,
+            message_bytes=message_bytes,
+            name=name,
+            source=source,
         ),
         files,
         output,
@@ -98,8 +110,16 @@ def production(
 def megatron(
     files: Annotated[list[Path], Argument(metavar="LOG...", help="Logs of Megatron-LM.")],
     output: Output,
-    stages: Annotated[int, Option(metavar="S", min=1, help="Pipeline stages.")],
-    microbatches: Annotated[int, Option(metavar="N", min=1, help="Micro-batches of an iteration.")],
+    stages: Annotated[
+        int | None,
+        Option(metavar="S", min=1, help="Pipeline stages (default: as the log tells)."),
+    ] = None,
+    microbatches: Annotated[
+        int | None,
+        Option(
+            metavar="N", min=1, help="Micro-batches of an iteration (default: as the log tells)."
+        ),
+    ] = None,
     iterations: Annotated[
         str | None,
         Option(metavar="LIST", help="Iterations, as 5,6 (default: all but a slow first one)."),
@@ -116,11 +136,6 @@ def megatron(
     """
     from pipesim.formats.megatron import import_megatron
 
-    if stages * microbatches > MOST_OPERATORS:
-        raise ScenarioError(
-            f"--stages × --microbatches is {stages * microbatches:,}: more than "
-            f"{MOST_OPERATORS:,} operators of a kind"
-        )
     chosen = _labels(iterations)
     _import(
         lambda: import_megatron(

@@ -11,6 +11,7 @@ from pipesim import analysis
 from pipesim.cli.options import Chunks, Json, Quiet, ScenarioOptions, complete_planner
 from pipesim.cli.output import check_outputs, note, progress, show, show_text, wrapped
 from pipesim.engine import simulate
+from pipesim.errors import ScenarioError
 from pipesim.formats.plan_json import plan_json, save_plan
 from pipesim.scenario import Scenario
 from pipesim.schedule import Op, Schedule
@@ -34,12 +35,31 @@ def plan(
     output: Annotated[
         Path | None, Option("--output", "-o", metavar="FILE", help="Write the plan as JSON.")
     ] = None,
+    pareto: Annotated[
+        bool,
+        Option("--pareto", help="Show what each further activation buys, instead of one plan."),
+    ] = False,
+    csv_file: Annotated[
+        Path | None, Option("--csv", metavar="FILE", help="With --pareto: its points as CSV.")
+    ] = None,
+    plot: Annotated[
+        Path | None, Option(metavar="FILE", help="With --pareto: draw it (.png, .svg, .pdf).")
+    ] = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Plan the order of operators on each device."""
-    check_outputs({"--output": output}, scenario.scenario)
+    check_outputs({"--output": output, "--csv": csv_file, "--plot": plot}, scenario.scenario)
     what = scenario.build(chunks=chunks)
+    if pareto:
+        if output:
+            raise ScenarioError("--pareto makes several plans: --output is for one")
+        from pipesim.cli.pareto import show_pareto
+
+        show_pareto(what, csv_file, plot, json, quiet)
+        return
+    if csv_file or plot:
+        raise ScenarioError(f"--{'csv' if csv_file else 'plot'} is for --pareto")
     with progress(quiet) as report:
         report(f"planning with {planner}")
         schedule = plan_with(what, planner)

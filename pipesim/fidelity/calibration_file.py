@@ -11,7 +11,7 @@ import numpy as np
 
 from pipesim.errors import FormatError, ScenarioError
 from pipesim.fidelity.calibration import STREAMS, Calibration
-from pipesim.fidelity.testbed import CONSTANTS, Testbed
+from pipesim.fidelity.testbed import CONSTANTS, MOST_CONSTANTS, Testbed
 from pipesim.files import StrPath, read_text, write_text
 from pipesim.formats._document import Place, Table, list_of, number, text, whole
 from pipesim.scenario import Scenario
@@ -122,6 +122,8 @@ def _constants(value: object, place: Place) -> dict[str, float]:
                 raise place.at(name).error(f"must not be negative, but is {given:g}")
             constants[name] = given
     table.close()
+    if len(constants) > MOST_CONSTANTS:
+        raise place.error(f"a testbed has at most {MOST_CONSTANTS} constants, not {len(constants)}")
     return constants
 
 

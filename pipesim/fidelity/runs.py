@@ -126,10 +126,17 @@ def _run(row: dict[str, str | None], file: str, line: int) -> MeasuredRun:
             ) from None
 
     stages = take("stages", _count, "a whole number above 0")
+    system = take("system", _system, f"one of {', '.join(SYSTEMS)}")
+    delegated = system.startswith("pipemorph")
+    delegates = take(
+        "delegates_per_direction",
+        _count if delegated else _whole,
+        "a whole number above 0" if delegated else "a whole number",
+    )
     return MeasuredRun(
         testbed=take("testbed", _name, "a name"),
         model=take("model", _name, "a name"),
-        system=take("system", _system, f"one of {', '.join(SYSTEMS)}"),
+        system=system,
         stages=stages,
         microbatches=take("microbatches", _count, "a whole number above 0"),
         gpus_per_node=take("gpus_per_node", _count, "a whole number above 0"),
@@ -141,7 +148,7 @@ def _run(row: dict[str, str | None], file: str, line: int) -> MeasuredRun:
             f"sends between neighbours such as '2>3 3>2', stages 0 to {stages - 1}",
         ),
         delay_ms=take("delay_ms", _not_negative, "a time of at least 0"),
-        delegates=take("delegates_per_direction", _whole, "a whole number") or None,
+        delegates=delegates or None,
         healthy_ms=take("healthy_ms", _positive, "a time above 0"),
         slow_ms=take("slow_ms", _positive, "a time above 0"),
         place=f"{file}:{line}",

@@ -41,7 +41,7 @@ CONSTANTS = {
         "ms",
         "time after the pipeline: gradient reduction, optimizer",
         0.0,
-        (0, 10, 20, 30, 40, 50, 60),
+        (0, 10, 20, 30, 40, 50, 60, 80, 100),
     ),
     "transfer_gib_per_s": Constant(
         "GiB/s",
@@ -57,19 +57,25 @@ CONSTANTS = {
     ),
     "host_gib_per_s": Constant(
         "GiB/s",
-        "host path of delegated messages, shared by the ranks of a node",
+        "host path of delegated messages, shared by the ranks of a node; at most the network's",
         np.inf,
         (5, 6, 7, 8, 9, 10, 11, 12, 14, 17, 20, np.inf),
     ),
-    "swap_ms": Constant(
+    "replanned_ms": Constant(
         "ms",
-        "time after the pipeline of a re-planned iteration on top: what its extra activations "
-        "pushed out of the GPU comes back",
+        "time after the pipeline that a re-planned iteration takes on top",
         0.0,
-        (0, 20, 50, 100, 150, 200, 240, 260, 280, 300, 320, 340),
+        (0, 20, 50, 100, 150, 200, 250, 300, 350, 400),
     ),
 }
-"""All constants there are; a testbed has at most four that are not neutral."""
+"""All constants there are; a testbed has at most four that are not neutral.
+
+``replanned_ms`` is what the A10 runs show and nothing explains: their re-planned iterations
+end 0.3 s after the last operator, at every delay, all others 0.04 s. It was measured for one
+model, and is kept as it was measured.
+"""
+
+MOST_CONSTANTS = 4
 
 GIB_PER_S = 2**30 / 1e3  # bytes per millisecond
 
@@ -130,7 +136,8 @@ class Testbed:
         """Return the transport of a run while its link is slow: delegated where it has that."""
         if measured.system in ("1f1b", "zerobubble"):
             return self.nccl(measured)
-        rate = self["host_gib_per_s"] * GIB_PER_S
+        # A delegated message crosses the network too.
+        rate = min(self["host_gib_per_s"], self["transfer_gib_per_s"]) * GIB_PER_S
         shared = measured.gpus_per_node * measured.message_bytes / rate
         return Delegated(delegates=measured.delegates, base_ms=self["delegate_ms"] + shared)
 
@@ -164,9 +171,12 @@ def predict(measured: MeasuredRun, testbed: Testbed, healthy: Scenario | None = 
     2. The system's plan runs over its transport with the delay on the slow sends: occupancy
        under NCCL, a busy delegate under delegation.
 
-    The plans: ``1f1b`` is 1F1B. ``zerobubble`` and ``pipemorph-cpu`` ran the zero-bubble
-    plan for *equal* operator times, whatever the real ones: the operator timelines show it.
-    ``pipemorph`` is re-planned for the real times and delays.
+    The plans: ``1f1b`` is 1F1B. The zero-bubble plan is that for *equal* operator times,
+    whatever the real ones: delayed ``pipemorph-cpu`` iterations of the operator timelines ran
+    it to the letter; ``zerobubble`` iterations have its warm-up and its order of F and B, with
+    W filled in earlier, as under a limit of 2S activations. ``pipemorph`` is re-planned for
+    the real times and delays of the slow links, not for what delegation itself takes: planned
+    with that, the runs would be predicted worse (4.0 % instead of 2.7 %).
 
     Parameters
     ----------
@@ -187,11 +197,11 @@ def predict(measured: MeasuredRun, testbed: Testbed, healthy: Scenario | None = 
         slow = slow.with_delay(
             measured.delay_ms, [min(start, end)], directions=["down" if end > start else "up"]
         )
-    replanned = measured.system == "pipemorph"
+    replanned = measured.system == "pipemorph" and slow.slow_links != ()
     schedule = plan(slow, "pipemorph") if replanned else _usual_plan(measured)
     transport = testbed.delayed(measured)
     pipeline_ms = run(lower(schedule, slow, transport), slow).iteration_ms
-    after_ms = testbed["after_ms"] + replanned * testbed["swap_ms"]
+    after_ms = testbed["after_ms"] + replanned * testbed["replanned_ms"]
     return Prediction(measured, pipeline_ms + after_ms)
 
 

@@ -16,6 +16,10 @@ TELLING_APART = 0.03
 """Systems of one setting whose measured times differ by less than this are not ranked."""
 
 
+def _apart(one_ms: float, other_ms: float) -> bool:
+    return max(one_ms, other_ms) / min(one_ms, other_ms) > 1 + TELLING_APART
+
+
 @dataclass(frozen=True)
 class Validation:
     """Predictions of measured runs, and what they are worth.
@@ -74,7 +78,7 @@ class Validation:
             pairs = [
                 (a, b)
                 for a, b in combinations(group, 2)
-                if abs(a.measured.slow_ms / b.measured.slow_ms - 1) > TELLING_APART
+                if _apart(a.measured.slow_ms, b.measured.slow_ms)
             ]
             if pairs:
                 right[setting] = all(

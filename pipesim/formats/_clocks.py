@@ -6,14 +6,14 @@ before the operator that it needs has ended.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from pipesim.errors import ScheduleError
 from pipesim.scenario import Scenario
-from pipesim.schedule import Schedule
+from pipesim.schedule import Op, Schedule
 from pipesim.timeline import OpSpan, Timeline
 
-__all__ = ["UnusableError", "measured_timeline"]
+__all__ = ["UnusableError", "contradiction", "measured_timeline"]
 
 CLOCK_ERROR_MS = 1.0
 """Clocks of ranks agree to about 0.1 ms where they are kept in step; more is a jump."""
@@ -56,15 +56,32 @@ def measured_timeline(scenario: Scenario, spans: Sequence[Sequence[OpSpan]]) -> 
         schedule = Schedule(orders, scenario.placement, scenario.microbatches)
     except ScheduleError as error:
         raise UnusableError(f"the clocks contradict each other: {error}") from None
-    for op, span in timeline.spans.items():
-        for need in schedule.needs(op):
-            early_ms = timeline.spans[need].end_ms - span.start_ms
-            if early_ms > CLOCK_ERROR_MS:
-                raise UnusableError(
-                    f"the clocks contradict each other: {op} starts {early_ms:.1f} ms before "
-                    f"{need} ends"
-                )
+    reason = contradiction(schedule, timeline.spans, lambda span: CLOCK_ERROR_MS)
+    if reason:
+        raise UnusableError(f"the clocks contradict each other: {reason}")
     return timeline
+
+
+def contradiction(
+    schedule: Schedule, spans: Mapping[Op, OpSpan], allowed_ms: Callable[[OpSpan], float]
+) -> str:
+    """Say which operator starts too long before one that it needs has ended, if any does.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Of the operators.
+    spans : mapping of Op to OpSpan
+        When they ran, on one clock.
+    allowed_ms : callable
+        How much too early an operator may start.
+    """
+    for op, span in spans.items():
+        for need in schedule.needs(op):
+            early_ms = spans[need].end_ms - span.start_ms
+            if early_ms > allowed_ms(span):
+                return f"{op} starts {early_ms:.1f} ms before {need} ends"
+    return ""
 
 
 def _in_turn(spans: Sequence[OpSpan], origin: float, device: int) -> tuple[OpSpan, ...]:

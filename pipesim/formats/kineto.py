@@ -10,6 +10,10 @@ last kernel, one for each stream) whose names are
 - ``ProfilerStep#7``: the iteration. Without these, an iteration begins where a name comes
   again.
 
+``distributedInfo`` tells the rank, how many there are (``world_size``) and, in newer releases,
+the process groups (``pg_config``); one whose description names ``pp`` or ``pipeline`` holds the
+ranks of a pipeline.
+
 This module reads and checks one file; :mod:`pipesim.formats.profiler` puts ranks together.
 """
 
@@ -38,6 +42,8 @@ _ACTION = re.compile(r"PP:([0-9]{1,6})([FIWB])([0-9]{1,6})")
 _OTHER_ACTION = re.compile(
     r"PP:(?:[0-9]+(?:UNSHARD|RESHARD|REDUCE_GRAD|(?:SEND|RECV)_[FB])[0-9]*|\(.*\)OVERLAP_F_B)"
 )
+_SENDS_ON = re.compile(r"PP:([0-9]{1,6})(?:SEND_F|RECV_B)[0-9]*")
+_PIPELINE = re.compile(r"(?:.*[^a-z])?(?:pp|pipe|pipeline)(?:[^a-z].*)?", re.I | re.S)
 _SINGLE = re.compile(r"(Forward|Backward) ([0-9]{1,6})")
 _STEP = re.compile(r"ProfilerStep\s*#([0-9]{1,9})")
 _KINDS: dict[str, Kind] = {"F": "F", "I": "B", "W": "W", "B": "BW"}
@@ -69,6 +75,12 @@ class KinetoTrace:
         Its name.
     rank : int or None
         ``distributedInfo.rank``, which traces of a single process lack.
+    world_size : int or None
+        ``distributedInfo.world_size``: how many ranks there were.
+    group : frozenset of int
+        The ranks of the pipeline that this one is in; empty where the trace does not tell.
+    sends_on : frozenset of int
+        Stages that are not the pipeline's last: they send forwards, or receive backwards.
     iterations : mapping of int to mapping of Action to Span
         By profiler step; counted from 0 where the trace has no steps.
     origin_ms : float
@@ -76,11 +88,14 @@ class KinetoTrace:
     on_gpu : bool
         Whether all spans are of the GPU; else all are of the CPU.
     dropped : mapping of str to int
-        What was left out, and how many of it.
+        Which annotations were left out, and how many of them.
     """
 
     file: str
     rank: int | None
+    world_size: int | None
+    group: frozenset[int]
+    sends_on: frozenset[int]
     iterations: Mapping[int, Mapping[Action, Span]]
     origin_ms: float
     on_gpu: bool
@@ -115,18 +130,22 @@ def read_kineto(path: StrPath) -> KinetoTrace:
     if not isinstance(document, dict) or not isinstance(document.get("traceEvents"), list):
         raise FormatError("is no profiler trace: it has no traceEvents", file=file)
     place = Place(file)
-    info = document.get("distributedInfo")
-    rank = None
-    if isinstance(info, dict) and "rank" in info:
-        rank = whole(info["rank"], place.at("distributedInfo").at("rank"))
+    rank, world_size, group = _distributed(
+        document.get("distributedInfo"), place.at("distributedInfo")
+    )
     base_ns = number(document.get("baseTimeNanoseconds", 0), place.at("baseTimeNanoseconds"))
     lanes: dict[str, list[_Event]] = {_CPU: [], _GPU: []}
     dropped: Counter[str] = Counter()
+    sends_on: set[int] = set()
     for index, event in enumerate(document["traceEvents"]):
         if isinstance(event, dict) and event.get("ph") == "X":
             category = str(event.get("cat")).lower()  # some releases write gpu_user_Annotation
             name = event.get("name")
-            if category in lanes and isinstance(name, str) and _wanted(name, dropped):
+            if category not in lanes or not isinstance(name, str):
+                continue
+            if sends := _SENDS_ON.fullmatch(name):
+                sends_on.add(int(sends[1]))
+            if _wanted(name, dropped):
                 lanes[category].append(_event(name, event, place.at("traceEvents").at(index)))
     on_gpu = any(not event.is_step for event in lanes[_GPU])
     found = _iterations(sorted(lanes[_CPU]), sorted(lanes[_GPU]) if on_gpu else None, dropped)
@@ -141,7 +160,37 @@ def read_kineto(path: StrPath) -> KinetoTrace:
         for step, events in sorted(found.items())
     }
     origin_ms = base_ns / 1e6 + origin_us / 1e3
-    return KinetoTrace(file, rank, iterations, origin_ms, on_gpu, dropped)
+    return KinetoTrace(
+        file, rank, world_size, group, frozenset(sends_on), iterations, origin_ms, on_gpu, dropped
+    )
+
+
+def _distributed(info: Any, place: Place) -> tuple[int | None, int | None, frozenset[int]]:
+    """Return the rank, the number of ranks and the ranks of its pipeline, as far as known."""
+    if not isinstance(info, dict):
+        return None, None, frozenset()
+    rank, world_size = (
+        whole(info[key], place.at(key)) if key in info else None for key in ("rank", "world_size")
+    )
+    if rank is not None and world_size is not None and rank >= world_size:
+        raise place.at("rank").error(f"must be below the world_size {world_size}, not {rank}")
+    groups = info.get("pg_config")
+    found = [
+        ranks
+        for group in (groups if isinstance(groups, list) else [])
+        if isinstance(group, dict) and _PIPELINE.fullmatch(str(group.get("pg_desc")))
+        if (ranks := _members(group)) and rank in ranks
+    ]
+    # Groups of several dimensions, as dp_pp, hold more than one pipeline.
+    return rank, world_size, min(found, key=len, default=frozenset())
+
+
+def _members(group: Mapping[str, Any]) -> frozenset[int]:
+    """Return the ranks of a process group; nothing where the list of them is cut."""
+    ranks = group.get("ranks")
+    if not isinstance(ranks, list) or not all(type(rank) is int for rank in ranks):
+        return frozenset()
+    return frozenset(ranks) if group.get("pg_size", len(ranks)) == len(ranks) else frozenset()
 
 
 def _document(content: bytes, file: str) -> Any:
@@ -165,8 +214,8 @@ def _document(content: bytes, file: str) -> Any:
 def _wanted(name: str, dropped: Counter[str]) -> bool:
     """Whether an annotation counts; a known one that does not is noted."""
     if _OTHER_ACTION.fullmatch(name):
-        kind = "overlapped pairs" if name.endswith("OVERLAP_F_B") else "messages and sharding"
-        dropped[f"PP: annotations of {kind}"] += 1
+        pair = name.endswith("OVERLAP_F_B")
+        dropped["of overlapped pairs" if pair else "of messages and sharding"] += 1
         return False
     return bool(name.startswith("PP:") or _SINGLE.fullmatch(name) or _STEP.fullmatch(name))
 
@@ -210,9 +259,9 @@ def _iterations(
         known = of_name.get(event.name)
         step = ordinal if known is None else known[ordinal] if ordinal < len(known) else None
         if step is None:
-            dropped["annotations outside the profiler steps"] += 1
+            dropped["outside the profiler steps"] += 1
         elif (step, event.name, lane) in seen:
-            dropped["annotations that come again in their step"] += 1
+            dropped["repeated in their step"] += 1
         else:
             seen.add((step, event.name, lane))
             events, action = found.setdefault(step, {}), _action(event.name)

@@ -3,14 +3,15 @@
 What the lines of a file mean:
 
 - Each line is one operator, or several: see :mod:`pipesim.formats._operators`.
-- A pass that lacks operators, because the run was interrupted, is skipped.
+- A pass that lacks operators, because the run was interrupted, is skipped, and so is one
+  whose stages have clocks that disagree: its operators start before what they need has ended.
 - The healthy passes of a file are those about as fast as its fastest.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +19,11 @@ import numpy as np
 from pipesim.errors import FormatError, ScenarioError
 from pipesim.files import StrPath
 from pipesim.formats._operators import Iteration, complete
-from pipesim.formats.measurement import MeasuredIteration, Measurement
+from pipesim.formats.measurement import MeasuredIteration, Measurement, OperatorTimes
 from pipesim.formats.operator_csv import OperatorFile, read_operator_csv
-from pipesim.scenario import Array, Kind, Scenario
+from pipesim.scenario import KINDS, Array, Kind, Scenario
 from pipesim.timeline import OpSpan, Timeline
+from pipesim.wording import counted, listed
 
 __all__ = ["import_timelines"]
 
@@ -29,13 +31,11 @@ _HEALTHY = 1.03
 """Up to this many times the fastest iteration of a file counts as healthy: healthy ones
 differ by about half a percent, and the mildest delay measured costs 4 %."""
 
-_DIGITS = 4
-"""Medians are kept to 0.1 µs; the logs have 1 µs."""
-
 
 def import_timelines(
     paths: Sequence[StrPath],
     *,
+    stages: int | None = None,
     iterations: Collection[int | str] | None = None,
     message_bytes: float = 0.0,
     name: str = "",
@@ -48,6 +48,9 @@ def import_timelines(
     paths : sequence of path
         Files as :mod:`pipesim.formats.operator_csv` describes. Those with W give F, B and
         W, those without the fused backward (and, alone, F).
+    stages : int, optional
+        How many stages the pipeline has; an iteration that lacks one is partial. Default: as
+        many as the files name, so that a missing last stage goes unnoticed.
     iterations : collection of int or str, optional
         The iterations to take as healthy, as the files name them; ``"5/2"`` is the second
         pass of 5. Default: those up to 3 % slower than the fastest of their file.
@@ -59,12 +62,14 @@ def import_timelines(
     Raises
     ------
     FormatError
-        A file is damaged, holds no complete healthy iteration, or is of another shape
-        than the first; or no file has a chosen iteration.
+        A file is damaged, holds no complete healthy iteration whose clocks agree, or is of
+        another shape than the first; or no file has a chosen iteration.
+    ScenarioError
+        There is no file.
     """
     if not paths:
         raise ScenarioError("there is no file to import")
-    files = [read_operator_csv(path) for path in paths]
+    files = [read_operator_csv(path, stages=stages) for path in paths]
     wanted = None if iterations is None else {str(label) for label in iterations}
     notes: list[str] = []
     all_found: list[list[Iteration]] = []
@@ -74,21 +79,22 @@ def import_timelines(
             raise FormatError(
                 f"has {_shape(file)}, but {files[0].file} has {_shape(files[0])}", file=file.file
             )
-        found = [done for part in file.passes if (done := complete(file, part)) is not None]
+        whole = [done for part in file.passes if (done := complete(file, part)) is not None]
+        skewed = {one.label: reason for one in whole if (reason := one.contradiction)}
+        found = [one for one in whole if one.label not in skewed]
+        if not found:
+            raise FormatError(f"holds no complete iteration{_why(file, skewed)}", file=file.file)
         all_found.append(found)
         healthy.append(_choose(file, found, wanted))
-        notes += _notes(file, found, healthy[-1])
+        notes += _notes(file, found, healthy[-1], skewed)
     for label in sorted(wanted or ()):
         if not any(part.label == label for file in files for part in file.passes):
             raise FormatError(f"there is no iteration {label}", file=files[0].file)
-    times = _medians(files, healthy, notes)
+    times = OperatorTimes.of(_samples(files, healthy, notes))
     scenario = Scenario(
         stages=files[0].stages,
         microbatches=files[0].microbatches,
-        forward_ms=times["F"],
-        backward_ms=times["B"],
-        weight_ms=times["W"],
-        fused_backward_ms=times.get("BW"),
+        **times.fields(),
         message_bytes=message_bytes,
         name=name or Path(os.fspath(paths[0])).stem,
         source=source,
@@ -99,7 +105,7 @@ def import_timelines(
         for one in found
     )
     times_ms = tuple(one.iteration_ms for chosen in healthy for one in chosen)
-    return Measurement(scenario, measured, tuple(notes), times_ms)
+    return Measurement(scenario, measured, (*notes, *times.notes), times_ms, times.spread_ms)
 
 
 def _timeline(scenario: Scenario, iteration: Iteration) -> Timeline:
@@ -116,8 +122,6 @@ def _timeline(scenario: Scenario, iteration: Iteration) -> Timeline:
 def _choose(
     file: OperatorFile, found: list[Iteration], wanted: Collection[str] | None
 ) -> list[Iteration]:
-    if not found:
-        raise FormatError("holds no complete iteration", file=file.file)
     if wanted is None:
         most = _HEALTHY * min(one.iteration_ms for one in found)
         return [one for one in found if one.iteration_ms <= most]
@@ -125,60 +129,71 @@ def _choose(
     if not chosen:
         labels = ", ".join(one.label for one in found)
         raise FormatError(
-            f"none of the chosen iterations is complete here (complete: {labels})",
+            f"none of the chosen iterations is complete here, on clocks that agree (complete: "
+            f"{labels})",
             file=file.file,
         )
     return chosen
 
 
-def _medians(
+def _why(file: OperatorFile, skewed: Mapping[str, str]) -> str:
+    """Say why a file has no usable iteration, as far as its first one tells."""
+    if skewed:
+        label, reason = next(iter(skewed.items()))
+        return f" whose clocks agree (iteration {label}: {reason})"
+    first = file.passes[0]
+    missing = next((stage for stage in range(file.stages) if stage not in first.rows), None)
+    return "" if missing is None else f" (iteration {first.label} lacks stage {missing})"
+
+
+def _samples(
     files: Sequence[OperatorFile], healthy: Sequence[Sequence[Iteration]], notes: list[str]
 ) -> dict[Kind, Array]:
-    """Return the median time of each kind, shape [S, N], over all healthy iterations."""
-    shape = files[0].stages, files[0].microbatches
-    pairs = list(zip(files, healthy, strict=True))
-    split = [one for file, chosen in pairs for one in chosen if not file.fused]
-    fused = [one for file, chosen in pairs for one in chosen if file.fused]
+    """Return the times of each kind, shape [iterations, S, N], over all healthy iterations.
 
-    def median(kind: Kind, iterations: list[Iteration]) -> Array:
-        values = np.zeros((len(iterations), *shape))
-        for value, iteration in zip(values, iterations, strict=True):
-            for stage in iteration.stages:
-                for (op, _, _), gpu_ms in stage:
-                    if op.kind == kind:
-                        value[op.stage, op.microbatch] = gpu_ms
-        return np.round(np.median(values, axis=0), _DIGITS)
-
-    if not split:
-        notes.append("no file has W: B and W are guessed to be half of the fused backward each")
-        both = median("BW", fused)
-        return {"F": median("F", fused), "B": both / 2, "W": both / 2, "BW": both}
-    times: dict[Kind, Array] = {kind: median(kind, split) for kind in ("F", "B", "W")}
-    if fused:
-        times["BW"] = median("BW", fused)
+    Where some files have W, forwards are of these alone, as B and W are.
+    """
+    pairs = [(file, one) for file, chosen in zip(files, healthy, strict=True) for one in chosen]
+    mixed = len({file.fused for file in files}) > 1
+    shape = len(pairs), files[0].stages, files[0].microbatches
+    samples: dict[Kind, Array] = {kind: np.full(shape, np.nan) for kind in KINDS}
+    for number, (file, iteration) in enumerate(pairs):
+        for stage in iteration.stages:
+            for (op, _, _), gpu_ms in stage:
+                if not (mixed and file.fused and op.kind == "F"):
+                    samples[op.kind][number, op.stage, op.microbatch] = gpu_ms
+    if mixed:
         notes.append("F, B and W are from the files with W, the fused backward from those without")
-    else:
-        notes.append("no file has the fused backward: it is guessed to take B + W")
-    return times
+    return samples
 
 
-def _notes(file: OperatorFile, found: list[Iteration], chosen: list[Iteration]) -> Iterator[str]:
+def _notes(
+    file: OperatorFile,
+    found: list[Iteration],
+    chosen: list[Iteration],
+    skewed: Mapping[str, str],
+) -> Iterator[str]:
     """Say what became of a file's passes."""
     what = "F and fused backward" if file.fused else "F, B and W"
     yield f"{file.file}: {_shape(file)}, {what}"
-    yield f"{file.file}: medians over {_listed(chosen)}"
+    yield f"{file.file}: medians over {_timed(chosen)}"
     if left := [one for one in found if one not in chosen]:
-        yield f"{file.file}: left out {_listed(left)}"
+        yield f"{file.file}: left out {_timed(left)}"
     again = [part.label for part in file.passes if "/" in part.label]
     if again:
-        yield (
-            f"{file.file}: iteration numbers come again; {', '.join(again)} are taken as "
-            "iterations of their own"
-        )
-    whole = {one.label for one in found}
+        taken = "is taken as an iteration" if len(again) == 1 else "are taken as iterations"
+        yield f"{file.file}: iteration numbers come again; {listed(again)} {taken} of their own"
+    whole = {one.label for one in found} | set(skewed)
     partial = [part.label for part in file.passes if part.label not in whole]
     if partial:
-        yield f"{file.file}: skipped {len(partial)} partial iteration(s): {', '.join(partial)}"
+        count = counted(len(partial), "partial iteration")
+        yield f"{file.file}: skipped {count}: {listed(partial)}"
+    if skewed:
+        label, reason = next(iter(skewed.items()))
+        yield (
+            f"{file.file}: clocks disagree: skipped {counted(len(skewed), 'iteration')}: "
+            f"{listed(list(skewed))} ({label}: {reason})"
+        )
     if not file.fused and (shared := _shared(file, chosen)):
         yield (
             f"{file.file}: the last W of a stage stands for several micro-batches, which share "
@@ -198,12 +213,12 @@ def _shared(file: OperatorFile, chosen: Sequence[Iteration]) -> str:
     return ", ".join(parts)
 
 
-def _listed(iterations: Sequence[Iteration]) -> str:
-    labels = ", ".join(one.label for one in iterations)
+def _timed(iterations: Sequence[Iteration]) -> str:
     times = [one.iteration_ms for one in iterations]
     span = f"{min(times):.0f} to {max(times):.0f} ms" if len(times) > 1 else f"{times[0]:.0f} ms"
-    return f"iteration(s) {labels} ({span})"
+    labels = listed([one.label for one in iterations])
+    return f"iteration{'s' if len(times) > 1 else ''} {labels} ({span})"
 
 
 def _shape(file: OperatorFile) -> str:
-    return f"{file.stages} stages × {file.microbatches} micro-batches"
+    return f"{counted(file.stages, 'stage')} × {counted(file.microbatches, 'micro-batch')}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from pipesim.scenario import KINDS, Array, Kind, Scenario
 from pipesim.timeline import Timeline
+from pipesim.wording import counted, decimals, plain
 
 __all__ = ["MeasuredIteration", "Measurement", "OperatorTimes"]
 
@@ -77,7 +77,7 @@ class OperatorTimes:
     spread_ms : mapping of kind to array, shape [S, N]
         Distance between the quartiles, for the kinds that were measured.
     notes : tuple of str
-        What was guessed.
+        The medians with their spread, where there are several samples; what was guessed.
     """
 
     median_ms: Mapping[Kind, Array]
@@ -103,14 +103,21 @@ class OperatorTimes:
         {'F': 4.0, 'B': 4.0, 'W': 4.0, 'BW': 8.0}
         >>> float(times.spread_ms["F"][0, 0])
         3.0
-        >>> times.notes
-        ('B and W were not measured: guessed to be half of the fused backward each',)
+        >>> for note in times.notes:
+        ...     print(note)
+        F 4 ms ± 1.5, BW 8 ms ± 0 (medians over the operators; ±: half their quartile range)
+        B and W were not measured: guessed to be half of the fused backward each
         """
         shape = next(iter(samples_ms.values())).shape
         samples = {kind: samples_ms.get(kind, np.full(shape, np.nan)) for kind in KINDS}
-        low, median, high = ({k: _quantile(v, q) for k, v in samples.items()} for q in _QUARTILES)
-        spread = {k: high[k] - low[k] for k in KINDS if np.isfinite(median[k]).all()}
-        notes = []
+        quartiles = {kind: _quartiles(values) for kind, values in samples.items()}
+        median = {kind: np.round(ms[1], _DIGITS) for kind, ms in quartiles.items()}
+        spread = {
+            kind: np.round(ms[2] - ms[0], _DIGITS)
+            for kind, ms in quartiles.items()
+            if np.isfinite(median[kind]).all()
+        }
+        notes = [_spreads(samples, median, quartiles)] if shape[0] > 1 else []
         split = np.isfinite(median["B"]) & np.isfinite(median["W"])
         fused = np.isfinite(median["BW"])
         if not split.all():
@@ -125,11 +132,7 @@ class OperatorTimes:
         for half in ("B", "W"):
             median[half] = np.where(split, median[half], median["BW"] / 2)
         median["BW"] = np.where(fused, median["BW"], median["B"] + median["W"])
-        return cls(
-            {kind: np.round(ms, _DIGITS) for kind, ms in median.items()},
-            {kind: np.round(ms, _DIGITS) for kind, ms in spread.items()},
-            tuple(notes),
-        )
+        return cls(median, spread, tuple(notes))
 
     def fields(self) -> dict[str, Any]:
         """Return the medians as the fields of a :class:`~pipesim.scenario.Scenario`."""
@@ -141,16 +144,36 @@ class OperatorTimes:
         }
 
 
-_QUARTILES = (0.25, 0.5, 0.75)
-
-
-def _quantile(samples: Array, part: float) -> Array:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of operators that never ran: NaN
-        result: Array = np.nanquantile(samples, part, axis=0)
+def _quartiles(samples: Array) -> Array:
+    """Return the quartiles over the iterations, shape [3, S, N]; NaN for what never ran."""
+    present = ~np.isnan(samples)
+    samples = samples[present.any(axis=(1, 2))]
+    result = np.full((3, *samples.shape[1:]), np.nan)
+    ran = present.any(axis=0)
+    if ran.any():
+        # Without NaN there is a much faster way.
+        quantile = np.nanquantile if np.isnan(samples).any() else np.quantile
+        result[:, ran] = quantile(samples[:, ran], (0.25, 0.5, 0.75), axis=0)
     return result
+
+
+def _spreads(
+    samples: Mapping[Kind, Array], median: Mapping[Kind, Array], quartiles: Mapping[Kind, Array]
+) -> str:
+    """Say the median time of each measured kind, and how far its samples are apart."""
+    parts = []
+    for kind in KINDS:
+        ran = np.isfinite(median[kind])
+        if ran.any():
+            usual_ms = float(np.median(median[kind][ran]))
+            text = f"{kind} {plain(usual_ms)} ms"
+            if np.isfinite(samples[kind]).sum(axis=0).max() > 1:
+                half_ms = float(np.median((quartiles[kind][2] - quartiles[kind][0])[ran])) / 2
+                text += f" ± {plain(half_ms, decimals(usual_ms))}"
+            parts.append(text)
+    return f"{', '.join(parts)} (medians over the operators; ±: half their quartile range)"
 
 
 def _partly(missing: NDArray[np.bool_]) -> str:
     """Say how many operators lack a time, if not all do."""
-    return "" if missing.all() else f" of {missing.sum()} operators"
+    return "" if missing.all() else f" of {counted(int(missing.sum()), 'operator')}"

@@ -1,10 +1,12 @@
 """From Megatron-LM logs to a scenario.
 
-What a log tells depends on its timers:
+What a log tells:
 
+- the shape: pipeline stages and micro-batches, from what it prints before the iterations.
 - ``forward-compute`` and ``backward-compute`` of all ranks: F and BW of each stage, the
   median over its ranks, divided by the number of micro-batches. Megatron-LM numbers its
-  ranks stage by stage: rank r of R is on stage r · S // R.
+  ranks stage by stage: rank r of R is on stage r · S // R. Where the log tells R, the timers
+  of an iteration count only if they are of all R ranks.
 - the same as extremes: the longest is taken for every stage, as the slowest stage makes the
   pace.
 - neither: F and BW are guessed from the iteration time, (N + S − 1)·(F + BW) of 1F1B with
@@ -28,6 +30,7 @@ from pipesim.wording import counted, plain
 __all__ = ["import_megatron"]
 
 _TIMERS: dict[Kind, str] = {"F": "forward-compute", "BW": "backward-compute"}
+_MOST_OPERATORS = 1_000_000
 _START_UP = 1.5
 """The first iteration of a log, over this many times the median of the others, is start-up."""
 
@@ -35,8 +38,8 @@ _START_UP = 1.5
 def import_megatron(
     paths: Sequence[StrPath],
     *,
-    stages: int,
-    microbatches: int,
+    stages: int | None = None,
+    microbatches: int | None = None,
     iterations: Collection[int | str] | None = None,
     message_bytes: float = 0.0,
     name: str = "",
@@ -48,8 +51,8 @@ def import_megatron(
     ----------
     paths : sequence of path
         Files as :mod:`pipesim.formats.megatron_log` describes.
-    stages, microbatches : int
-        Pipeline stages S and micro-batches N of an iteration, which no log tells.
+    stages, microbatches : int, optional
+        Pipeline stages S and micro-batches N of an iteration. Default: as the logs tell.
     iterations : collection of int or str, optional
         The iterations to take. Default: all; without the first of a file if that is
         start-up, over 1.5 times the median of the others.
@@ -61,18 +64,34 @@ def import_megatron(
     Raises
     ------
     FormatError
-        A file is damaged or foreign, its ranks cannot be shared out among the stages, or
-        no file has a chosen iteration.
+        A file is damaged or foreign, tells another shape than the given one, or none where
+        none is given; its ranks cannot be shared out among the stages; no iteration has the
+        timers of all ranks; or no file has a chosen iteration.
     ScenarioError
-        There is no file, or the shape is none.
+        There is no file, or the given shape is none.
     """
     if not paths:
         raise ScenarioError("there is no file to import")
-    scenario = Scenario(
-        stages=stages, microbatches=microbatches, message_bytes=message_bytes, source=source
-    )
     notes: list[str] = []
     logs = [read_megatron_log(path) for path in paths]
+    told = {
+        "stages": _needed(logs, "stages", stages, notes),
+        "micro-batches": _needed(logs, "micro-batches", microbatches, notes),
+    }
+    _told(logs, "ranks")
+    operators = told["stages"] * told["micro-batches"]
+    if operators > _MOST_OPERATORS:
+        raise FormatError(
+            f"stages × micro-batches is {operators:,}: more than {_MOST_OPERATORS:,} operators "
+            "of a kind",
+            file=logs[0].file,
+        )
+    scenario = Scenario(
+        stages=told["stages"],
+        microbatches=told["micro-batches"],
+        message_bytes=message_bytes,
+        source=source,
+    )
     found = {str(one.number) for log in logs for one in log.iterations}
     for label in map(str, iterations or ()):
         if label not in found:
@@ -93,6 +112,38 @@ def import_megatron(
         elapsed_ms,
         times.spread_ms,
     )
+
+
+def _needed(logs: Sequence[MegatronLog], what: str, given: int | None, notes: list[str]) -> int:
+    """Return the number of stages or micro-batches, as given or as the logs tell it."""
+    option = f"--{what.replace('-', '')}"
+    if given is None:
+        told = _told(logs, what)
+        if told is None:
+            raise FormatError(
+                f"does not tell the number of {what}: give {option}", file=logs[0].file
+            )
+        log, value = told
+        notes.append(f"{log.file}: the number of {what} is {value}, by line {log.shape[what].line}")
+        return value
+    _told(logs, what, given, f"{option} is {given}")
+    return given
+
+
+def _told(
+    logs: Sequence[MegatronLog], what: str, value: int | None = None, origin: str = ""
+) -> tuple[MegatronLog, int] | None:
+    """Return the first log that tells a number; none may tell another, or another than given."""
+    telling = [log for log in logs if what in log.shape]
+    for log in telling:
+        own, line = log.shape[what]
+        if value is None:
+            value, origin = own, f"{log.file} tells {own}"
+        elif own != value:
+            raise FormatError(
+                f"tells that the number of {what} is {own}, but {origin}", file=log.file, line=line
+            )
+    return (telling[0], telling[0].shape[what].value) if telling else None
 
 
 def _choose(
@@ -153,12 +204,26 @@ def _by_stage(
 ) -> OperatorTimes:
     stages = scenario.stages
     names = list(_TIMERS.values())
-    ranks = 1 + max(rank for _, one in timed for name in names for rank in one.ranks_ms[name])
+    seen = 1 + max(rank for _, one in timed for name in names for rank in one.ranks_ms[name])
+    told = [log.shape["ranks"].value for log, _ in timed if "ranks" in log.shape]
+    ranks = told[0] if told else seen
+    if seen > ranks:
+        log, one = next(
+            (log, one)
+            for log, one in timed
+            if any(seen - 1 in one.ranks_ms[name] for name in names)
+        )
+        raise FormatError(
+            f"iteration {one.number} has timers of rank {seen - 1}, but there are "
+            f"{counted(ranks, 'rank')}",
+            file=log.file,
+            line=one.line,
+        )
     if ranks % stages or ranks > 1_000_000:
         log, one = timed[0]
         raise FormatError(
-            f"iteration {one.number} has timers of {ranks} ranks, which {stages} stages cannot "
-            "share",
+            f"iteration {one.number} has timers of {counted(ranks, 'rank')}, which "
+            f"{counted(stages, 'stage')} cannot share",
             file=log.file,
             line=one.line,
         )
@@ -191,13 +256,13 @@ def _by_stage(
     each = f" of {ranks // stages}" if ranks > stages else ""
     notes.append(
         f"F and BW of each stage: median over its ranks{each} and over "
-        f"{counted(len(whole), 'iteration')} with timers, divided by {scenario.microbatches} "
-        "micro-batches"
+        f"{counted(len(whole), 'iteration')} with timers, divided by "
+        f"{counted(scenario.microbatches, 'micro-batch')}"
     )
     if chosen > len(whole):
         notes.append(
-            f"{counted(chosen - len(whole), 'iteration')} without the timers of all {ranks} "
-            "ranks: only their iteration time is used"
+            f"{counted(chosen - len(whole), 'iteration')} without the timers of all "
+            f"{counted(ranks, 'rank')}: only the iteration time is used"
         )
     return _shared(samples, scenario)
 

@@ -22,6 +22,7 @@ from typing import NamedTuple, NoReturn
 
 from pipesim.errors import FormatError
 from pipesim.files import StrPath, read_text
+from pipesim.wording import counted
 
 __all__ = ["COLUMNS", "OperatorFile", "OperatorRow", "Pass", "read_operator_csv"]
 
@@ -70,7 +71,7 @@ class OperatorFile:
     passes : tuple of Pass
         First passes of every iteration number come before second ones.
     stages, microbatches : int
-        S and N, from the largest indices.
+        S, as stated or from the largest index, and N, from the largest index.
     fused : bool
         Whether B is the fused backward, because there is no W.
     """
@@ -82,15 +83,22 @@ class OperatorFile:
     fused: bool
 
 
-def read_operator_csv(path: StrPath) -> OperatorFile:
+def read_operator_csv(path: StrPath, *, stages: int | None = None) -> OperatorFile:
     """Read and check a file of measured operators.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    stages : int, optional
+        How many stages it should hold. Default: as many as it names.
 
     Raises
     ------
     FormatError
         The file cannot be read, its header is another, its last line has no end, a field
-        is not what it should be, or a stage's clock runs backwards; with line and, where
-        one field is to blame, column.
+        is not what it should be, a stage is beyond ``stages``, or a stage's clock runs
+        backwards; with line and, where one field is to blame, column.
     """
     file = os.fspath(path)
     lines = read_text(path).split("\n")
@@ -102,6 +110,12 @@ def read_operator_csv(path: StrPath) -> OperatorFile:
     runs: dict[tuple[int, int], list[dict[tuple[str, int], OperatorRow]]] = {}
     for number, line in enumerate(lines[1:], start=2):
         iteration, stage, row = _parse(line.rstrip("\r"), file, number)
+        if stages is not None and stage >= stages:
+            raise FormatError(
+                f"is of stage {stage}, but {counted(stages, 'stage')} (from 0 on) were stated",
+                file=file,
+                line=number,
+            )
         run = runs.setdefault((iteration, stage), [{}])
         if (row.op, row.microbatch) in run[-1]:
             run.append({})
@@ -120,7 +134,7 @@ def read_operator_csv(path: StrPath) -> OperatorFile:
     return OperatorFile(
         file=file,
         passes=_passes(runs),
-        stages=max(stage for _, stage in runs) + 1,
+        stages=max(stage for _, stage in runs) + 1 if stages is None else stages,
         microbatches=max(row.microbatch for row in rows) + 1,
         fused=all(row.op != "W" for row in rows),
     )
@@ -143,7 +157,9 @@ def _parse(line: str, file: str, number: int) -> tuple[int, int, OperatorRow]:
     fields = line.split(",")
     if len(fields) != len(COLUMNS):
         raise FormatError(
-            f"has {len(fields)} fields instead of {len(COLUMNS)}", file=file, line=number
+            f"has {counted(len(fields), 'field')} instead of {len(COLUMNS)}",
+            file=file,
+            line=number,
         )
 
     def fail(column: str, message: str) -> NoReturn:

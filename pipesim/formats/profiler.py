@@ -2,6 +2,9 @@
 
 - Every rank is a device; every stage is on one of them. Annotations that name no stage
   (``Forward 1``) are of the stage with the number of the rank.
+- All ranks of the pipeline must be given. Ranks beyond them are taken to be copies of it, if
+  the process groups say so, or if nothing in the traces contradicts it.
+- Times are of the GPU in all traces, or of the CPU in all.
 - An iteration is complete if every stage ran F, and B and W or the full backward, of every
   micro-batch. Others are skipped.
 - Operator times need no common clock. The timeline of an iteration does: it is left out
@@ -29,6 +32,8 @@ from pipesim.wording import counted, listed
 __all__ = ["import_profiler"]
 
 _MOST_OPERATORS = 1_000_000
+_MOST_NAMED = 8
+"""So many missing ranks are named one by one."""
 
 
 def import_profiler(
@@ -56,8 +61,8 @@ def import_profiler(
     Raises
     ------
     FormatError
-        A file is damaged or foreign; a rank or stage comes twice or is missing; no chosen
-        iteration is complete.
+        A file is damaged or foreign; a rank or stage comes twice or is missing; some times
+        are of the GPU and some of the CPU; no chosen iteration is complete.
     ScenarioError
         There is no file.
     """
@@ -114,7 +119,7 @@ class _Pipeline:
 
     def __init__(self, traces: Sequence[KinetoTrace], notes: list[str]) -> None:
         self.file = traces[0].file
-        ranks = _ranks(traces, notes)
+        self.ranks = ranks = _ranks(traces, notes)
         self.iterations = {
             step: [
                 _named(trace.iterations.get(step, {}), rank, _names_stages(trace))
@@ -124,6 +129,7 @@ class _Pipeline:
         }
         self.origins_ms = [trace.origin_ms for trace in ranks.values()]
         self.placement = self._placement(list(ranks.values()))
+        _check_ranks(ranks, self.placement, notes)
         ops = [op for devices in self.iterations.values() for ops in devices for op in ops]
         self.microbatches = max(op.microbatch for op in ops) + 1
         if len(self.placement) * self.microbatches > _MOST_OPERATORS:
@@ -143,7 +149,9 @@ class _Pipeline:
                         )
         for stage in range(max(device_of)):
             if stage not in device_of:
-                raise FormatError(f"no file has stage {stage}", file=self.file)
+                raise FormatError(
+                    f"no file has stage {stage}{_absent(self.ranks, ' (', ')')}", file=self.file
+                )
         return tuple(device_of[stage] for stage in sorted(device_of))
 
     def complete(self, notes: list[str]) -> list[int]:
@@ -204,30 +212,100 @@ def _ranks(traces: Sequence[KinetoTrace], notes: list[str]) -> dict[int, KinetoT
     for position, trace in enumerate(traces):
         rank = position if trace.rank is None else trace.rank
         if rank in ranks:
-            raise FormatError(f"is of rank {rank}, as {ranks[rank].file}", file=trace.file)
+            raise FormatError(f"is of rank {rank}, and so is {ranks[rank].file}", file=trace.file)
         ranks[rank] = trace
         dropped = Counter(trace.dropped)
         if _names_stages(trace):
-            dropped["annotations without stage"] = sum(
+            dropped["without stage"] = sum(
                 action.stage is None for spans in trace.iterations.values() for action in spans
             )
         notes += [
-            f"{trace.file}: left out {count} {what}" for what, count in dropped.items() if count
+            f"{trace.file}: left out {counted(count, 'annotation')} {what}"
+            for what, count in dropped.items()
+            if count
         ]
     nameless = [trace.file for trace in traces if trace.rank is None]
     if nameless and len(traces) > 1:
         notes.append(f"no rank in {listed(nameless)}: taken in the order given")
-    on_cpu = [trace.file for trace in traces if not trace.on_gpu]
-    if len(on_cpu) < len(traces):
+    on_gpu = {trace.on_gpu: trace.file for trace in reversed(traces)}
+    if len(on_gpu) > 1:
+        raise FormatError(
+            f"has no GPU annotations, but {on_gpu[True]} has: their times are not comparable",
+            file=on_gpu[False],
+        )
+    if True in on_gpu:
         notes.append("times are of the GPU: from the first kernel of an annotation to its last")
-    if on_cpu:
-        notes.append(f"no GPU annotations in {listed(on_cpu)}: times are of the CPU")
+    else:
+        notes.append(
+            "no GPU annotations: times are of the host; where a GPU computes, they are launch "
+            "times, not those of its operators"
+        )
     if not all(map(_names_stages, traces)):
         notes.append(
             "Forward and Backward annotations name no stage: it is the rank; on the CPU they "
             "hold the wait for their message, too"
         )
+    for trace in traces:
+        if trace.world_size != traces[0].world_size:
+            sizes = [
+                "an unknown number of ranks" if size is None else counted(size, "rank")
+                for size in (trace.world_size, traces[0].world_size)
+            ]
+            raise FormatError(
+                f"is of a run of {sizes[0]}, but {traces[0].file} of {sizes[1]}", file=trace.file
+            )
     return dict(sorted(ranks.items()))
+
+
+def _check_ranks(
+    ranks: Mapping[int, KinetoTrace], placement: Sequence[int], notes: list[str]
+) -> None:
+    """Raise unless the traces are of a whole pipeline, as far as they tell; note the doubts."""
+    traces = list(ranks.values())
+    last = traces[placement[-1]]
+    if len(placement) - 1 in last.sends_on:
+        raise FormatError(
+            f"stage {len(placement) - 1} sends forwards on, but no file has stage "
+            f"{len(placement)}{_absent(ranks, ' (', ')')}",
+            file=last.file,
+        )
+    groups = [(trace, trace.group) for trace in traces if trace.group]
+    for trace, group in groups:
+        if missing := sorted(group - set(ranks)):
+            raise FormatError(
+                f"its pipeline is of {counted(len(group), 'rank')}, but no file is of "
+                f"{_named_ranks(missing, len(missing))}",
+                file=trace.file,
+            )
+    world_size, absent = traces[0].world_size, _absent(ranks)
+    if world_size is None or not absent:
+        return
+    if len(groups) == len(traces):
+        notes.append(f"{absent}: not of this pipeline, by the process groups")
+    elif len(traces) == 1 or world_size % len(traces):
+        # Copies of this pipeline would make the ranks a multiple of it; and one is no pipeline.
+        raise FormatError(
+            f"is of a run of {counted(world_size, 'rank')}, but {absent}", file=traces[0].file
+        )
+    else:
+        notes.append(f"{absent}: taken to be copies of this pipeline")
+
+
+def _absent(ranks: Mapping[int, KinetoTrace], before: str = "", after: str = "") -> str:
+    """Say which ranks of the run are not given, or nothing."""
+    world_size = next(iter(ranks.values())).world_size or 0
+    # At most len(ranks) of the first ones are given, and a run may claim any size.
+    first = [rank for rank in range(min(world_size, len(ranks) + _MOST_NAMED)) if rank not in ranks]
+    count = world_size - sum(rank < world_size for rank in ranks)
+    return f"{before}no file is of {_named_ranks(first, count)}{after}" if count else ""
+
+
+def _named_ranks(ranks: Sequence[int], count: int) -> str:
+    """Return the names of ``count`` ranks, which ``ranks`` starts with."""
+    shown: list[object] = list(ranks[:_MOST_NAMED])
+    if more := count - len(shown):
+        shown.append(f"{more} more")
+    return f"rank{'s' if count > 1 else ''} {listed(shown)}"
 
 
 def _names_stages(trace: KinetoTrace) -> bool:

@@ -1,0 +1,91 @@
+"""``pipesim plan --pareto``: what each further activation buys."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipesim import analysis
+from pipesim.cli.output import Column, note, progress, show, show_json, show_rows
+from pipesim.files import write_text
+from pipesim.pareto import Point, pareto
+from pipesim.scenario import Scenario
+from pipesim.wording import decimals, described, milliseconds, titled
+
+__all__ = ["show_pareto"]
+
+
+def show_pareto(
+    scenario: Scenario, csv_file: Path | None, plot: Path | None, json: bool, quiet: bool
+) -> None:
+    """Print the trade-off between iteration time and activations, and write its files."""
+    bound_ms = analysis.lower_bound_ms(scenario)
+    with progress(quiet) as report:
+        points = pareto(scenario, progress=report)
+        if plot:
+            from pipesim.plot import save
+            from pipesim.plot_pareto import trade_off
+
+            report("drawing")
+            save(trade_off(points, bound_ms, title=titled(scenario)), plot)
+        if csv_file:
+            write_text(csv_file, _csv(points))
+    if json:
+        show_json(
+            {
+                "scenario": scenario.summary(),
+                "lower_bound_ms": bound_ms,
+                "points": [point.as_dict() for point in points],
+            }
+        )
+    else:
+        if not quiet:
+            show(described(scenario), "")
+        _show_points(points)
+        show("", f"Lower bound: {milliseconds(bound_ms)}")
+    for path in (csv_file, plot):
+        if path:
+            note(f"wrote {path}", quiet=quiet)
+
+
+def _show_points(points: Sequence[Point]) -> None:
+    digits = decimals(max(point.iteration_ms for point in points))
+    before = [None, *points[:-1]]
+    columns = [
+        Column("iteration\nms", [f"{point.iteration_ms:.{digits}f}" for point in points]),
+        Column(
+            "saves\nms",
+            [
+                "" if old is None else f"{old.iteration_ms - point.iteration_ms:.{digits}f}"
+                for old, point in zip(before, points, strict=True)
+            ],
+        ),
+        Column("warm-up", [_numbers(point.warmup) for point in points], numeric=False),
+        Column("by device", [_numbers(point.peak_activations) for point in points], numeric=False),
+    ]
+    if any(point.host for point in points):
+        columns.insert(2, Column("of them\non host", [f"{point.host:g}" for point in points]))
+    show_rows(Column("activations", [f"{point.peak:g}" for point in points]), columns)
+
+
+def _numbers(values: Sequence[float]) -> str:
+    return " ".join(f"{value:g}" for value in values)
+
+
+def _csv(points: Sequence[Point]) -> str:
+    lines = io.StringIO()
+    writer = csv.writer(lines, lineterminator="\n")
+    writer.writerow(["peak", "host", "iteration_ms", "warmup", "peak_activations"])
+    for point in points:
+        writer.writerow(
+            [
+                point.peak,
+                point.host,
+                point.iteration_ms,
+                _numbers(point.warmup),
+                " ".join(map(str, point.peak_activations)),
+            ]
+        )
+    return lines.getvalue()
