@@ -2,8 +2,8 @@
 
 For every operator i a start time s_i, for every undecided pair on one device a binary that
 says which comes first, and the iteration time C to minimise (the disjunctive formulation of
-job-shop scheduling, Manne 1960). With p for durations, c for delays, H for an iteration
-time that some schedule reaches, and [a, b] for the binary "a before b" or its complement:
+job-shop scheduling, Manne 1960). With p for durations, c for delays, H for the horizon, which
+C does not exceed, and [a, b] for the binary "a before b" or its complement:
 
     s_b ≥ s_a + p_a + c                  b needs a, or follows it in a fixed order
     s_b ≥ s_a + p_a − M (1 − [a, b])     M = H − tail_a − head_b
@@ -14,18 +14,23 @@ Activations are counted in event order: an operator that precedes f on its devic
 started and ended before f takes its own. Only a device's own limit holds here; nothing is
 moved to the host.
 
-Not needed, but they tighten the relaxation: a start waits for all the work before it on its
-device, the end leaves time for all the work after it, and the binaries are monotone along
-fixed orders.
+Heads, tails and the pairs left undecided are those within the horizon
+(:mod:`pipesim.windows`): this is what makes it solvable. Also not needed, but they tighten
+the relaxation: a start waits for all the work before it on its device, the end leaves time
+for all the work after it, and the binaries are monotone along fixed orders. C itself has no
+lower bound but these rows: what the solver proves is its own proof.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pulp
 
 from milp.network import Network
 from pipesim.schedule import Schedule
+from pipesim.windows import TOLERANCE
 
 __all__ = ["Model"]
 
@@ -34,22 +39,35 @@ NEGLIGIBLE = 1e-6
 
 
 class Model:
-    """The program of one network; ``problem`` is PuLP's, for any of its solvers."""
+    """The program of one network; ``problem`` is PuLP's, for any of its solvers.
 
-    def __init__(self, network: Network) -> None:
+    Parameters
+    ----------
+    network : Network
+        With windows, if any, of the horizon.
+    horizon_ms : float
+        The iteration takes no longer.
+    """
+
+    def __init__(self, network: Network, horizon_ms: float) -> None:
         self.network = network
-        # One micro-batch after the other: long, but it fits every limit that any order fits.
-        serial = network.schedule(network.on_device)
-        self.horizon_ms = network.makespan_ms(serial)
+        # A power of two, so that dividing by it rounds nothing: times become 512 … 1024.
+        self.unit_ms = 2.0 ** (math.frexp(horizon_ms)[1] - 10) if horizon_ms else 1.0
+        self.lengths, self.heads, self.tails = (
+            [time / self.unit_ms for time in times]
+            for times in (network.durations_ms, network.heads_ms, network.tails_ms)
+        )
+        self.horizon = horizon_ms / self.unit_ms
         self.problem = pulp.LpProblem("iteration")
-        self.end = self.problem.add_variable("end", network.bound_ms, self.horizon_ms)
+        self.end = self.problem.add_variable("end", 0, self.horizon)
         self.problem.setObjective(self.end)
         self._first = {
             (a, b): self.problem.add_variable(f"first_{a}_{b}", cat="Binary")
             for a, b in network.undecided
         }
+        self._steps: list[pulp.LpVariable] = []
         self._add_times()
-        if min(network.durations_ms) <= NEGLIGIBLE * self.horizon_ms:
+        if min(self.lengths) <= NEGLIGIBLE * self.horizon:
             self._add_steps()
         self._add_limits()
         self._add_cuts()
@@ -63,34 +81,37 @@ class Model:
         return pulp.LpAffineExpression(constant=float(self.network.precedes(a, b)))
 
     def _add_times(self) -> None:
-        net, horizon, add = self.network, self.horizon_ms, self.problem.addConstraint
-        timed = list(zip(net.heads_ms, net.durations_ms, net.tails_ms, strict=True))
+        net, add = self.network, self.problem.addConstraint
+        timed = list(zip(self.heads, self.lengths, self.tails, strict=True))
         self.start = [
-            self.problem.add_variable(f"start_{i}", head, max(head, horizon - length - tail))
+            self.problem.add_variable(f"start_{i}", head, max(head, self.horizon - length - tail))
             for i, (head, length, tail) in enumerate(timed)
         ]
         for i, (_, length, tail) in enumerate(timed):
             add(self.end >= self.start[i] + length + tail)
             for a, delay in net.needs[i].items():
-                add(self.start[i] >= self.start[a] + net.durations_ms[a] + delay)
+                add(self.start[i] >= self.start[a] + self.lengths[a] + delay / self.unit_ms)
+        for a, b in net.decided:
+            add(self.start[b] >= self.start[a] + self.lengths[a])
         for pair in net.undecided:
             for a, b in (pair, pair[::-1]):
                 (_, length, tail), (head, _, _) = timed[a], timed[b]
-                slack = max(0.0, horizon - tail - head)
+                slack = max(0.0, self.horizon - tail - head)
                 after = self.start[a] + length - slack * (1 - self._before(a, b))
                 add(self.start[b] >= after)
 
     def _add_steps(self) -> None:
         """Number the operators, so that those without length form no rings."""
-        count = len(self.network.ops)
+        net, count = self.network, len(self.network.ops)
         steps = [self.problem.add_variable(f"step_{i}", 0, count) for i in range(count)]
-        for b, needs in enumerate(self.network.needs):
-            for a in needs:
-                self.problem.addConstraint(steps[b] >= steps[a] + 1)
-        for pair in self.network.undecided:
+        needs = ((a, b) for b, needs in enumerate(net.needs) for a in needs)
+        for a, b in (*needs, *net.decided):
+            self.problem.addConstraint(steps[b] >= steps[a] + 1)
+        for pair in net.undecided:
             for a, b in (pair, pair[::-1]):
                 after = steps[a] + 1 - (count + 1) * (1 - self._before(a, b))
                 self.problem.addConstraint(steps[b] >= after)
+        self._steps = steps
 
     def _add_limits(self) -> None:
         scenario, ops = self.network.scenario, self.network.ops
@@ -101,26 +122,45 @@ class Model:
         ):
             for f in (i for i in device if ops[i].kind == "F" and np.isfinite(limit)):
                 earlier = (held[ops[a].kind] * self._before(a, f) for a in device if a != f)
-                self.problem.addConstraint(1 + pulp.lpSum(earlier) <= float(limit))
+                self.problem.addConstraint(1 + pulp.lpSum(earlier) <= float(limit) + TOLERANCE)
 
     def _add_cuts(self) -> None:
         net, add = self.network, self.problem.addConstraint
         for device in net.on_device:
-            head = min(net.heads_ms[i] for i in device)
-            tail = min(net.tails_ms[i] for i in device)
+            head = min(self.heads[i] for i in device)
+            tail = min(self.tails[i] for i in device)
             for i in device:
                 others = [a for a in device if a != i]
-                earlier = (net.durations_ms[a] * self._before(a, i) for a in others)
-                later = (net.durations_ms[a] * self._before(i, a) for a in others)
+                earlier = (self.lengths[a] * self._before(a, i) for a in others)
+                later = (self.lengths[a] * self._before(i, a) for a in others)
                 add(self.start[i] >= head + pulp.lpSum(earlier))
-                add(self.end >= self.start[i] + net.durations_ms[i] + pulp.lpSum(later) + tail)
+                add(self.end >= self.start[i] + self.lengths[i] + pulp.lpSum(later) + tail)
         for pair in net.undecided:
             for a, b in (pair, pair[::-1]):
                 for a1 in net.needs[a]:
                     if (a1, b) in self._first or (b, a1) in self._first:
                         add(self._before(a, b) <= self._before(a1, b))
 
-    def schedule(self, **assumed: object) -> Schedule:
+    def suggest(self, schedule: Schedule) -> None:
+        """Set every variable to what it is in a schedule within the horizon."""
+        net = self.network
+        ends = net.ends_ms(schedule)
+        rank = {op: k for k, op in enumerate(schedule.topological_order)}
+        place = [rank[op] for op in net.ops]
+        for i, end in enumerate(ends):
+            self._set(self.start[i], end / self.unit_ms - self.lengths[i])
+        for (a, b), first in self._first.items():
+            first.setInitialValue(int(place[a] < place[b]))
+        for step, k in zip(self._steps, place, strict=False):
+            step.setInitialValue(k)
+        self._set(self.end, max(ends) / self.unit_ms)
+
+    @staticmethod
+    def _set(variable: pulp.LpVariable, value: float) -> None:
+        """Set a time; it may be off its bounds by rounding."""
+        variable.setInitialValue(min(max(value, variable.lowBound), variable.upBound))
+
+    def schedule(self) -> Schedule:
         """Return the schedule of the solution that the solver left in the problem.
 
         The binaries order each device, not the start times, which solvers give with an
@@ -131,7 +171,7 @@ class Model:
             return sum(round(pulp.value(self._before(a, i))) for a in self._peers(i))
 
         orders = [sorted(device, key=place) for device in self.network.on_device]
-        return self.network.schedule(orders, **assumed)
+        return self.network.schedule(orders)
 
     def _peers(self, i: int) -> list[int]:
         device = self.network.scenario.placement[self.network.ops[i].stage]

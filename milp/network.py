@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
+from itertools import accumulate, combinations, permutations
+from typing import cast
+
+import numpy as np
 
 from pipesim.scenario import DOWN, UP, Kind, Scenario
 from pipesim.schedule import Op, Schedule
+from pipesim.windows import TOLERANCE, Ranges, Windows
 
 __all__ = ["Network"]
 
@@ -24,9 +29,18 @@ class Network:
 
     Operators are numbered micro-batch by micro-batch, F down, B up, then W: everything
     that an operator needs has a smaller number.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        What there is to run.
+    windows : Windows, optional
+        What is known of the schedules within a horizon; everything here then holds for
+        those alone. They decide orders, and narrow starts and ends.
     """
 
     scenario: Scenario
+    windows: Windows | None = None
 
     @cached_property
     def ops(self) -> tuple[Op, ...]:
@@ -84,31 +98,27 @@ class Network:
         heads: list[float] = []
         for needs in self.needs:
             ready = (heads[a] + self.durations_ms[a] + delay for a, delay in needs.items())
-            heads.append(max(ready, default=0.0))
+            heads.append(max(self._window(len(heads))[0], *ready, 0.0))
         return tuple(heads)
 
     @cached_property
     def tails_ms(self) -> tuple[float, ...]:
         """Longest chain after each operator's end: what the iteration still takes at least."""
-        tails = [0.0] * len(self.ops)
+        tails = [self._window(i)[1] for i in range(len(self.ops))]
         for b in reversed(range(len(self.ops))):
             for a, delay in self.needs[b].items():
                 tails[a] = max(tails[a], delay + self.durations_ms[b] + tails[b])
         return tuple(tails)
 
-    @cached_property
-    def bound_ms(self) -> float:
-        """Lower bound on the iteration time: the longest chain, and for every device its
-        earliest start, all its work and its shortest tail.
-        """  # noqa: D205
-        chains = (h + p for h, p in zip(self.heads_ms, self.durations_ms, strict=True))
-        devices = (
-            min(self.heads_ms[i] for i in ops)
-            + sum(self.durations_ms[i] for i in ops)
-            + min(self.tails_ms[i] for i in ops)
-            for ops in self.on_device
-        )
-        return max(*chains, *devices)
+    def _window(self, i: int) -> tuple[float, float]:
+        """Head and tail of an operator that the windows give."""
+        kind, stage, m = self.ops[i]
+        if self.windows is None or kind == "W":
+            return 0.0, 0.0
+        w = self.windows
+        heads = w.forward_head_ms if kind == "F" else w.backward_head_ms
+        deadlines = w.forward_deadline_ms if kind == "F" else w.backward_deadline_ms
+        return float(heads[stage, m]), max(0.0, w.horizon_ms - float(deadlines[stage, m]))
 
     @cached_property
     def _before(self) -> tuple[int, ...]:
@@ -122,14 +132,67 @@ class Network:
         return tuple(before)
 
     def precedes(self, a: int, b: int) -> bool:
-        """Whether operator ``a`` runs before ``b`` in every schedule."""
-        return bool(self._before[b] >> a & 1)
+        """Whether operator ``a`` runs before ``b``, of one device, in every schedule."""
+        return bool(self._before[b] >> a & 1) or self._in_windows(a, b)
+
+    def _in_windows(self, a: int, b: int) -> bool:
+        """Whether the windows leave no room for ``b`` before ``a``."""
+        if self.windows is None:
+            return False
+        (kind_a, stage, i), (kind_b, other, j) = self.ops[a], self.ops[b]
+        if stage != other:
+            both = self.durations_ms[a] + self.durations_ms[b]
+            span = self.heads_ms[b] + both + self.tails_ms[a]
+            return span > self.windows.horizon_ms * (1 + TOLERANCE)
+        if (ranges := self._ranges.get(kind_a + kind_b)) is not None:
+            return bool(ranges[stage, j, 0] > i)
+        if (ranges := self._ranges.get(kind_b + kind_a)) is not None:
+            return bool(ranges[stage, i, 1] <= j)
+        return False
+
+    @cached_property
+    def _ranges(self) -> dict[str, Ranges]:
+        """How many operators of the first kind run before each of the second, by windows."""
+        w = self.windows
+        if w is None:
+            return {}
+        return {
+            "BF": w.backwards_before_forward,
+            "WF": w.weights_before_forward,
+            "WB": w.weights_before_backward,
+        }
+
+    @cached_property
+    def decided(self) -> tuple[tuple[int, int], ...]:
+        """Pairs that the windows put in this order; with ``needs`` they imply all others."""
+        if self.windows is None:
+            return ()
+        number = {op: i for i, op in enumerate(self.ops)}
+        pairs = []
+        for kinds, ranges in self._ranges.items():
+            first, then = _kind(kinds[0]), _kind(kinds[1])
+            for (stage, m), fewest in np.ndenumerate(ranges[..., 0]):
+                most = int(ranges[stage, m, 1])
+                op = number[Op(then, stage, m)]
+                if fewest:
+                    pairs.append((number[Op(first, stage, int(fewest) - 1)], op))
+                if most < self.scenario.microbatches:
+                    pairs.append((op, number[Op(first, stage, most)]))
+        for device in self.on_device:
+            apart = ((a, b) for a, b in permutations(device, 2) if self._stages_differ(a, b))
+            pairs += [pair for pair in apart if self._in_windows(*pair)]
+        return tuple(pairs)
+
+    def _stages_differ(self, a: int, b: int) -> bool:
+        return self.ops[a].stage != self.ops[b].stage
 
     @cached_property
     def undecided(self) -> tuple[tuple[int, int], ...]:
         """Pairs of operators on one device that may run in either order."""
         pairs = (pair for ops in self.on_device for pair in combinations(ops, 2))
-        return tuple((a, b) for a, b in pairs if not self.precedes(a, b))
+        return tuple(
+            (a, b) for a, b in pairs if not self.precedes(a, b) and not self.precedes(b, a)
+        )
 
     def schedule(self, orders: Sequence[Sequence[int]], **assumed: object) -> Schedule:
         """Return the schedule with these orders, given by number, shape [D][…]."""
@@ -137,8 +200,8 @@ class Network:
         scenario = self.scenario
         return Schedule(named, scenario.placement, scenario.microbatches, "milp", assumed)
 
-    def makespan_ms(self, schedule: Schedule) -> float:
-        """Longest path of a schedule of these operators: its ideal iteration time."""
+    def ends_ms(self, schedule: Schedule) -> list[float]:
+        """Earliest end of each operator, by number, in a schedule of these operators."""
         number = {op: i for i, op in enumerate(self.ops)}
         ends = [0.0] * len(self.ops)
         free = [0.0] * self.scenario.devices
@@ -146,4 +209,41 @@ class Network:
             i, device = number[op], self.scenario.placement[op.stage]
             ready = (ends[a] + delay for a, delay in self.needs[i].items())
             free[device] = ends[i] = max(free[device], *ready, 0.0) + self.durations_ms[i]
-        return max(free)
+        return ends
+
+    def makespan_ms(self, schedule: Schedule) -> float:
+        """Longest path of a schedule of these operators: its ideal iteration time."""
+        return max(self.ends_ms(schedule))
+
+    def in_order(self, schedule: Schedule) -> Schedule:
+        """Return a schedule with its backwards split and each kind in micro-batch order.
+
+        The k-th operator of a kind on a stage becomes that of micro-batch k. Whatever an
+        operator needs still comes before it.
+        """
+        orders = []
+        for order in schedule.orders:
+            done: Counter[tuple[Kind, int]] = Counter()
+            named = []
+            for kind, stage, _ in order:
+                for half in ("B", "W") if kind == "BW" else (kind,):
+                    named.append(Op(_kind(half), stage, done[_kind(half), stage]))
+                    done[_kind(half), stage] += 1
+            orders.append(named)
+        return Schedule(
+            orders, schedule.placement, schedule.microbatches, schedule.planner, schedule.assumed
+        )
+
+    def overfull(self, schedule: Schedule) -> int | None:
+        """First device that holds more activations than it may, None if there is none."""
+        part = self.scenario.released_by_b
+        held = {"F": 1.0, "B": -part, "W": part - 1, "BW": -1.0}
+        for device, order in enumerate(schedule.orders):
+            peak = max(accumulate(held[op.kind] for op in order))
+            if peak > self.scenario.activation_limit[device] + TOLERANCE:
+                return device
+        return None
+
+
+def _kind(text: str) -> Kind:
+    return cast(Kind, text)

@@ -33,6 +33,8 @@ class Result:
         Its name.
     schedule : Schedule or None
         The best schedule found.
+    interrupted : bool
+        Ctrl-C ended the search.
     """
 
     status: Status
@@ -41,6 +43,7 @@ class Result:
     seconds: float
     solver: str
     schedule: Schedule | None = None
+    interrupted: bool = False
 
     @property
     def gap(self) -> float:

@@ -1,33 +1,41 @@
-"""Running a solver on the model and judging what it says."""
+"""The shortest iteration by any of the solvers, one horizon after the other."""
 
 from __future__ import annotations
 
+import importlib
 import math
-import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import cast
 
-import numpy as np
-
+from milp.attempt import Backend
 from milp.network import Network
 from milp.result import Result, Status
+from pipesim import bounds
 from pipesim.errors import SolverError
 from pipesim.scenario import Scenario
-
-if TYPE_CHECKING:
-    import pulp
-
-    from milp.model import Model
+from pipesim.schedule import Schedule
+from pipesim.windows import TOLERANCE, find_windows, searchable
 
 __all__ = ["SOLVERS", "solve"]
 
-SOLVERS = ("highs", "cbc")
+_PACKAGES = {"highs": "highspy", "cbc": "pulp", "cpsat": "ortools"}
+SOLVERS = tuple(_PACKAGES)
+
+_CLOSE = 1.005
+"""An incumbent within this factor of the horizon is taken into it."""
+_FIRST_STEP = 0.0025
+"""By which part the horizon grows first; then twice as much each time."""
+_ROOM = 0.02
+"""By which part it grows after a horizon that the solver could not decide."""
 
 
 def solve(
-    scenario: Scenario, *, time_limit_s: float = 60.0, solver: str = "highs", threads: int = 1
+    scenario: Scenario,
+    *,
+    incumbent: Schedule | None = None,
+    time_limit_s: float = 60.0,
+    solver: str = "highs",
+    threads: int = 1,
 ) -> Result:
     """Find the order of F, B and W with the shortest iteration under the ideal transport.
 
@@ -35,14 +43,21 @@ def solve(
     and any placement. Backwards are always split. See :mod:`milp.model` for the program,
     :class:`milp.network.Network` for the one assumption in it.
 
+    The solver first gets the shortest horizon that could hold a schedule. Where it proves
+    that none does, it gets a longer one, up to the incumbent's iteration time. Short horizons
+    decide most orders beforehand (:mod:`pipesim.windows`), and so they are solved fast.
+
     Parameters
     ----------
     scenario : Scenario
         Small: the number of binaries grows with stages · micro-batches².
+    incumbent : Schedule, optional
+        A good schedule within the limits, such as the best planner's: nothing longer is
+        looked for, and the solver starts from it.
     time_limit_s : float
-        Seconds that the solver may take.
-    solver : {"highs", "cbc"}
-        HiGHS by highspy, or the CBC that PuLP brings.
+        Seconds that it may take.
+    solver : {"highs", "cbc", "cpsat"}
+        HiGHS by highspy, the CBC that PuLP brings, or OR-Tools CP-SAT (``pipesim[cpsat]``).
     threads : int
         Threads of the solver.
 
@@ -50,12 +65,13 @@ def solve(
     -------
     Result
         ``objective_ms`` is the exact ideal iteration time of the schedule, free of the
-        solver's rounding.
+        solver's rounding. After Ctrl-C, what was known until then.
 
     Raises
     ------
     SolverError
-        The solver is unknown, missing or fails, or the limit or the threads are not above 0.
+        The solver is unknown, missing or fails, the limit or the threads are not above 0,
+        or the incumbent does not fit the scenario.
 
     Examples
     --------
@@ -69,75 +85,144 @@ def solve(
         raise SolverError(f"the time limit must be above 0 seconds, not {time_limit_s:g}")
     if threads < 1:
         raise SolverError(f"a solver needs at least 1 thread, not {threads}")
+    backend = _backend(solver)
     began = time.perf_counter()
     # Before the first B on a device, one micro-batch has passed through all of its stages.
-    needed = [len(stages) for stages in scenario.stages_of]
-    if (np.asarray(scenario.activation_limit) < needed).any():
+    if not bounds.fits_limits(scenario):
         return Result("infeasible", math.inf, math.inf, time.perf_counter() - began, solver)
-    network = Network(scenario)
-    try:
-        from milp.model import Model
+    search = _Search(scenario, incumbent, backend, began + time_limit_s, threads)
+    search.run()
+    return search.result(time.perf_counter() - began, solver)
 
-        model = Model(network)
-        status, bound = _run(model, solver, time_limit_s, threads)
+
+def _backend(solver: str) -> Backend:
+    try:
+        importlib.import_module(_PACKAGES[solver])
+        module = importlib.import_module("milp.cpsat" if solver == "cpsat" else "milp.mip")
     except ImportError as error:
-        raise SolverError(f"{solver}: {error.name} is not installed") from None
-    bound = max(bound, network.bound_ms)
-    schedule, objective = None, math.inf
-    if status in ("optimal", "feasible"):
-        limits = np.asarray(scenario.activation_limit).tolist()
-        schedule = model.schedule(
-            delay_ms=scenario.delay_ms.tolist(),
-            activation_limit=[None if math.isinf(limit) else limit for limit in limits],
+        extra = ": pip install 'pipesim[cpsat]'" if solver == "cpsat" else ""
+        missing = (error.name or str(error)).partition(".")[0]
+        raise SolverError(f"{solver}: {missing} is not installed{extra}") from None
+    return cast(Backend, getattr(module, solver))
+
+
+class _Search:
+    """The horizons, and the best schedule and bound so far."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        incumbent: Schedule | None,
+        backend: Backend,
+        deadline: float,
+        threads: int,
+    ) -> None:
+        self.scenario, self.backend = scenario, backend
+        self.deadline, self.threads = deadline, threads
+        self.network = Network(scenario)
+        self.grain_ms = bounds.grain_ms(scenario)
+        self.best: Schedule | None = None
+        self.best_ms = math.inf
+        self.bound_ms = 0.0
+        self.proven = self.interrupted = False
+        self.undecided = 0
+        if incumbent:
+            incumbent.check_fits(scenario)
+            if (device := self.network.overfull(incumbent)) is not None:
+                raise SolverError(
+                    f"the incumbent ({incumbent.planner}) holds more activations than device "
+                    f"{device} may"
+                )
+            self._keep(self.network.in_order(incumbent))
+
+    def _keep(self, schedule: Schedule) -> None:
+        length = self.network.makespan_ms(schedule)
+        if length < self.best_ms:
+            self.best, self.best_ms = schedule, length
+
+    @property
+    def left_s(self) -> float:
+        return self.deadline - time.perf_counter()
+
+    def run(self) -> None:
+        """Try horizons until one is solved, the time is over, or Ctrl-C is pressed."""
+        try:
+            longest = bounds.serial_ms(self.scenario)
+            self.bound_ms, horizon = bounds.shortest_horizon_ms(self.scenario, 0.0, self.best_ms)
+            step = _FIRST_STEP * horizon
+            while self.left_s > 0:
+                last = max(horizon, self.bound_ms) * _CLOSE >= min(self.best_ms, longest)
+                horizon = min(self.best_ms, longest) if last else max(horizon, self.bound_ms)
+                undecided = self._try(horizon, last)
+                if last or self.proven or self.interrupted:
+                    return
+                # What was too hard is tried once more with room, and then with all there is.
+                step = max(step, _ROOM * horizon) if undecided else step
+                horizon = horizon + step if undecided < 2 else math.inf
+                step *= 2
+        except KeyboardInterrupt:
+            self.interrupted = True
+
+    def _try(self, horizon_ms: float, last: bool) -> int:
+        """Solve one horizon; return how many were left undecided so far."""
+        windows = find_windows(self.scenario, horizon_ms) if searchable(self.scenario) else None
+        hint = self.best if self.best_ms <= horizon_ms * (1 + TOLERANCE) else None
+        if last and hint is None:  # one micro-batch after the other
+            hint = self.network.schedule(self.network.on_device)
+        # Half of the time for a horizon that may hold no schedule; the rest for a longer one.
+        left = max(self.left_s, 0.0)
+        attempt = self.backend(
+            Network(self.scenario, windows),
+            horizon_ms,
+            hint=hint,
+            time_limit_s=left if last else left / 2,
+            threads=self.threads,
         )
-        objective = network.makespan_ms(schedule)
-        bound = objective if status == "optimal" else min(bound, objective)
-        # A schedule as short as the bound is proven, whoever ran out of time.
-        status = "optimal" if bound == objective else status
-    return Result(status, objective, bound, time.perf_counter() - began, solver, schedule)
+        self.interrupted = attempt.interrupted
+        if attempt.schedule and self.network.overfull(attempt.schedule) is None:
+            self._keep(attempt.schedule)
+        if attempt.status == "infeasible":
+            if hint or last:
+                raise SolverError("the solver finds no schedule, but there is one")
+            self.bound_ms = max(self.bound_ms, self._above(horizon_ms))
+            return self.undecided
+        # Schedules longer than the horizon were not looked at.
+        self.bound_ms = max(self.bound_ms, min(self._rounded(attempt.bound_ms), horizon_ms))
+        if attempt.status == "optimal":
+            self.proven = self.best_ms <= horizon_ms * (1 + TOLERANCE)
+        else:
+            self.undecided += 1
+        return self.undecided
 
+    def _above(self, horizon_ms: float) -> float:
+        """The shortest iteration time that is longer than a horizon."""
+        if not self._grainy:
+            return horizon_ms
+        return self.grain_ms * (math.floor(horizon_ms / self.grain_ms + 1e-6) + 1)
 
-def _run(model: Model, solver: str, time_limit_s: float, threads: int) -> tuple[Status, float]:
-    """Let the solver work; return what it found and its lower bound, −inf where unknown."""
-    import pulp
+    def _rounded(self, bound_ms: float) -> float:
+        """A solver's bound, which is off by its tolerance, as a whole number of grains."""
+        if not self._grainy or not math.isfinite(bound_ms):
+            return bound_ms
+        return self.grain_ms * math.ceil(bound_ms / self.grain_ms - 1e-3)
 
-    limit = None if math.isinf(time_limit_s) else time_limit_s
-    options = {"msg": False, "gapRel": 0, "threads": threads, "timeLimit": limit}
-    if solver == "highs":
-        import highspy
+    @property
+    def _grainy(self) -> bool:
+        """Whether the grain is coarser than any solver's tolerance."""
+        return self.grain_ms > 1e-5 * bounds.serial_ms(self.scenario)
 
-        # Its threads belong to the process: without this a second solve keeps the first's.
-        highspy.Highs.resetGlobalScheduler(True)
-        command: pulp.LpSolver = pulp.HiGHS(**options)
-    else:
-        command = pulp.COIN_CMD(path=pulp.PULP_CBC_CMD.pulp_cbc_path, **options)
-        if not command.available():
-            raise SolverError("cbc: the program is missing from PuLP, or may not be executed")
-    try:
-        with _silent():
-            model.problem.solve(command)
-    except pulp.PulpSolverError as error:
-        raise SolverError(f"{solver} failed: {error}") from None
-    bound = -math.inf
-    if solver == "highs":
-        bound = float(model.problem.solverModel.getInfo().mip_dual_bound)
-    found: dict[int, Status] = {
-        pulp.LpSolutionOptimal: "optimal",
-        pulp.LpSolutionIntegerFeasible: "feasible",
-    }
-    if model.problem.sol_status == pulp.LpSolutionInfeasible:
-        raise SolverError(f"{solver} finds no schedule, but one micro-batch at a time is one")
-    return found.get(model.problem.sol_status, "unknown"), bound
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Keep native libraries from printing: HiGHS greets on standard output."""
-    saved, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 1)
-        yield
-    finally:
-        os.dup2(saved, 1)
-        os.close(saved)
-        os.close(nowhere)
+    def result(self, seconds: float, solver: str) -> Result:
+        """Return what is known."""
+        status: Status = "unknown" if self.best is None else "feasible"
+        bound, best = self.bound_ms, self.best
+        if self.proven or bound >= self.best_ms * (1 - TOLERANCE):
+            status, bound = "optimal", self.best_ms
+        if best is not None:
+            limits = self.scenario.activation_limit.tolist()
+            assumed = {
+                "delay_ms": self.scenario.delay_ms.tolist(),
+                "activation_limit": [None if math.isinf(limit) else limit for limit in limits],
+            }
+            best = Schedule(best.orders, best.placement, best.microbatches, "milp", assumed)
+        bound = min(bound, self.best_ms)
+        return Result(status, self.best_ms, bound, seconds, solver, best, self.interrupted)

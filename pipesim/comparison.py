@@ -8,17 +8,21 @@ blocking*, what its transport adds to that.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 from pipesim import analysis
 from pipesim.engine import simulate
-from pipesim.errors import ScenarioError
+from pipesim.errors import ScenarioError, SolverError
 from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
 from pipesim.timeline import Timeline
 from pipesim.transport import Delegated, Transport, transport
 from planners import plan
+
+if TYPE_CHECKING:
+    from milp import Result
 
 __all__ = [
     "DEFAULT_SYSTEMS",
@@ -195,6 +199,7 @@ def compare(
     systems: Sequence[str] | None = None,
     *,
     delegates: int | None = None,
+    optimum_seconds: float | None = None,
     progress: Callable[[str], None] = lambda title: None,
 ) -> Comparison:
     """Plan and simulate each system on ``scenario``.
@@ -208,6 +213,9 @@ def compare(
         :func:`default_systems`.
     delegates : int, optional
         Delegate processes for each neighbour and direction; default: always one free.
+    optimum_seconds : float, optional
+        Add a last row: the exact optimum where nothing blocks, solved for in up to this time
+        for each of the healthy and the slow scenario.
     progress : callable
         Called with a system's title before it is planned and simulated.
 
@@ -227,20 +235,46 @@ def compare(
     for name in default_systems(scenario) if systems is None else systems:
         one = system(name)
         progress(one.title)
-        rows.append(_row(one, scenario, delegates))
+        rows.append(_row(one, scenario, delegates, lambda s, planner=one.planner: plan(s, planner)))
+    if optimum_seconds is not None:
+        progress("Optimum")
+        rows.append(_optimum_row(scenario, optimum_seconds))
     return Comparison(scenario, analysis.lower_bound_ms(scenario), tuple(rows))
 
 
-def _row(one: System, whole: Scenario, delegates: int | None) -> Row:
+def _optimum_row(scenario: Scenario, seconds: float) -> Row:
+    from pipesim.optimum import optimum  # and with it a solver
+
+    found: list[Result] = []
+
+    def solved(what: Scenario) -> Schedule:
+        found.append(optimum(what, time_limit_s=seconds))
+        if found[-1].schedule is None:
+            raise SolverError(f"no schedule was found in {seconds:g} s: {found[-1].status}")
+        return found[-1].schedule
+
+    system = System("optimum", "Optimum", "milp", "ideal")
+    row = _row(system, scenario, None, solved)
+    if found[-1].status != "optimal":
+        row = replace(row, system=replace(system, title="Best found"))
+    return replace(row, lower_bound_ms=max(row.lower_bound_ms, found[-1].bound_ms))
+
+
+def _row(
+    one: System,
+    whole: Scenario,
+    delegates: int | None,
+    planned: Callable[[Scenario], Schedule],
+) -> Row:
     cut = one.chunks if whole.is_plain else 1
     scenario = whole.interleaved(cut) if cut > 1 else whole
     healthy = scenario.without_delay()
     over: Transport = transport(one.transport)
     if isinstance(over, Delegated):
         over = Delegated(delegates=delegates)
-    before = plan(healthy, one.planner)
+    before = planned(healthy)
     started = perf_counter()
-    schedule = plan(scenario, one.planner)
+    schedule = planned(scenario)
     plan_seconds = perf_counter() - started
     timeline = simulate(scenario, schedule, over)
     ideal_ms = simulate(scenario, schedule, "ideal").iteration_ms

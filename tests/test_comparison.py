@@ -90,3 +90,9 @@ def test_the_json_form_is_plain_and_complete() -> None:
     document = json.loads(json.dumps(result.as_dict(), allow_nan=False))
     assert document["scenario"]["slow_links"] == [2]
     assert set(CONTRACT.split()) <= set(document["rows"][0])
+
+
+def test_the_optimum_is_a_row_on_request() -> None:
+    row = compare(EXAMPLE.with_delay(20, [0]), ["zerobubble:ideal"], optimum_seconds=30).rows[-1]
+    assert (row.system.title, row.iteration_ms, row.no_delay_ms) == ("Optimum", 410, 390)
+    assert row.lower_bound_ms == 410

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
+import signal
+import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from milp import SOLVERS, Result, solve
+from milp import SOLVERS, Result, cpsat, mip, solve
+from milp.attempt import Backend
+from milp.network import Network
+from pipesim.bounds import lower_bound_ms
 from pipesim.engine import simulate
 from pipesim.errors import ScheduleError, SolverError
 from pipesim.scenario import Scenario
 from pipesim.schedule import Op, Schedule
+from pipesim.windows import find_windows
+from planners import plan
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -180,8 +189,12 @@ def test_running_out_of_time_is_never_called_optimal(solver: str) -> None:
     result = solve(scenario, solver=solver, time_limit_s=0.02)
     assert result.status in ("feasible", "unknown")
     assert (result.schedule is None) == (result.status == "unknown")
-    assert 410 <= result.bound_ms < result.objective_ms
+    assert 480 <= result.bound_ms < result.objective_ms
     assert result.gap > 0
+    incumbent = plan(scenario, "zerobubble")
+    result = solve(scenario, solver=solver, time_limit_s=0.02, incumbent=incumbent)
+    assert result.status == "feasible"
+    assert result.objective_ms == simulate(scenario, incumbent).iteration_ms
 
 
 def test_threads_may_change_between_solves() -> None:
@@ -198,7 +211,7 @@ def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"solver": "abacus"}, "unknown solver 'abacus': one of highs, cbc"),
+        ({"solver": "abacus"}, "unknown solver 'abacus': one of highs, cbc, cpsat"),
         ({"time_limit_s": 0}, "time limit must be above 0"),
         ({"time_limit_s": -1}, "time limit must be above 0"),
         ({"time_limit_s": math.nan}, "time limit must be above 0"),
@@ -210,10 +223,19 @@ def test_clear_errors(options: dict[str, Any], message: str) -> None:
         solve(Scenario(), **options)
 
 
-def test_a_missing_solver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "highspy", None)
-    with pytest.raises(SolverError, match="highspy is not installed"):
-        solve(Scenario(stages=2, microbatches=1))
+@pytest.mark.parametrize(
+    ("solver", "module", "message"),
+    [
+        ("highs", "highspy", "highs: highspy is not installed"),
+        ("cpsat", "ortools", r"cpsat: ortools is not installed: pip install 'pipesim\[cpsat\]'"),
+    ],
+)
+def test_a_missing_solver_is_named(
+    solver: str, module: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(SolverError, match=message):
+        solve(Scenario(stages=2, microbatches=1), solver=solver)
 
 
 def test_a_missing_program_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,3 +243,111 @@ def test_a_missing_program_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pulp.PULP_CBC_CMD, "pulp_cbc_path", "no-such-program")
     with pytest.raises(SolverError, match="cbc: the program is missing"):
         solve(Scenario(stages=2, microbatches=1), solver="cbc")
+
+
+# -- with an incumbent -------------------------------------------------------------------
+
+BACKENDS: dict[str, Backend] = {"highs": mip.highs, "cbc": mip.cbc, "cpsat": cpsat.cpsat}
+
+
+@pytest.mark.parametrize(("delay", "optimum"), [(0, 390), (20, 410)])
+@pytest.mark.parametrize(
+    ("solver", "known"), [("highs", True), ("cbc", True), ("cpsat", True), ("highs", False)]
+)
+def test_the_solver_itself_proves_the_worked_example(
+    delay: float, optimum: float, solver: str, known: bool
+) -> None:
+    """Without any bound in the model: from the incumbent, or within 5 % more by itself."""
+    scenario = Scenario().with_delay(delay, links=[0])
+    incumbent = plan(scenario, "pipemorph")
+    horizon = optimum if known else 1.05 * optimum
+    network = Network(scenario, find_windows(scenario, horizon) if known else None)
+    attempt = BACKENDS[solver](
+        network, horizon, hint=incumbent if known else None, time_limit_s=10, threads=2
+    )
+    assert attempt.status == "optimal"
+    assert attempt.bound_ms == pytest.approx(optimum, rel=1e-6)
+    assert attempt.schedule is not None
+    assert simulate(scenario, attempt.schedule).iteration_ms == optimum
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_an_incumbent_is_taken_in_order_and_split(solver: str) -> None:
+    scenario = Scenario(stages=3, microbatches=4)
+    result = solve(scenario, solver=solver, incumbent=plan(scenario, "1f1b"))
+    assert (result.status, result.objective_ms) == ("optimal", 140)
+
+
+def test_an_incumbent_must_fit() -> None:
+    scenario = Scenario(stages=3, microbatches=4, activation_limit=1)
+    incumbent = plan(scenario.replaced(activation_limit=math.inf), "zerobubble")
+    with pytest.raises(SolverError, match="holds more activations than device 0 may"):
+        solve(scenario, incumbent=incumbent)
+    with pytest.raises(ScheduleError, match="4 micro-batches"):
+        solve(Scenario(stages=3, microbatches=3), incumbent=incumbent)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_ctrl_c_leaves_the_incumbent_and_its_bound(
+    solver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = Scenario(stages=4, microbatches=12, activation_limit=4).with_delay(25, links=[1])
+    scenario = scenario.replaced(forward_ms=[9, 10, 12, 7])
+    incumbent = plan(scenario, "zerobubble")
+    backend = BACKENDS[solver]
+
+    def interrupted(*args: Any, **options: Any) -> Any:
+        timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        try:
+            return backend(*args, **options)
+        finally:
+            timer.cancel()
+
+    hard = Network(scenario)  # no windows: nothing is solved in 0.3 s
+    attempt = interrupted(
+        hard, hard.makespan_ms(incumbent), hint=incumbent, time_limit_s=60, threads=1
+    )
+    assert attempt.interrupted
+    assert attempt.status in ("feasible", "unknown")
+    module = "milp.cpsat" if solver == "cpsat" else "milp.mip"
+    monkeypatch.setattr(f"{module}.{solver}", lambda *_, **__: attempt)
+    result = solve(scenario, solver=solver, incumbent=incumbent)
+    assert result.interrupted
+    assert result.status == "feasible"
+    assert 480 <= result.bound_ms < result.objective_ms <= hard.makespan_ms(incumbent)
+
+
+# -- solvers, bounds and brute force agree -----------------------------------------------
+
+
+def tiny(seed: int) -> Scenario:
+    """A random scenario that every solver proves at once; some times are 0, some have no grain."""
+    rng = np.random.default_rng(seed)
+    stages, microbatches = int(rng.integers(1, 4)), int(rng.integers(1, 5))
+
+    def times() -> Any:
+        low = 0 if rng.random() < 0.2 else 1
+        return rng.integers(low, 15, stages) / rng.choice([1, 10]) + rng.choice([0, rng.random()])
+
+    return Scenario(
+        stages=stages,
+        microbatches=microbatches,
+        forward_ms=times(),
+        backward_ms=times(),
+        weight_ms=times(),
+        latency_ms=rng.integers(0, 30, (stages - 1, 2)) * (rng.random((stages - 1, 2)) < 0.6),
+        activation_limit=rng.choice([np.inf, 1, 1.5, 2, 3], stages),
+        released_by_b=rng.choice([0, 0.5, 1, 1 / 3]),
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_solvers_and_bounds_agree(seed: int) -> None:
+    scenario = tiny(seed)
+    results = [check(scenario, solver) for solver in (SOLVERS if seed < 6 else ("highs", "cpsat"))]
+    objective = results[0].objective_ms
+    assert [result.objective_ms for result in results] == pytest.approx([objective] * len(results))
+    assert lower_bound_ms(scenario) <= objective * (1 + 1e-9)
+    if scenario.stages <= 2 and scenario.microbatches <= 2:
+        assert objective == pytest.approx(brute_force(scenario))

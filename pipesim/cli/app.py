@@ -18,6 +18,7 @@ from pipesim.cli import (
     explain,
     export,
     importing,
+    optimal,
     plan,
     planners,
     simulate,
@@ -136,6 +137,13 @@ for command, epilog in (
         ),
     ),
     (plan.plan, _example("pipesim plan --delay 20ms --link 0 -o plan.json")),
+    (
+        optimal.optimal,
+        _example(
+            "pipesim optimal --delay 20ms --link 0",
+            "pipesim optimal --slow 1=20ms --memory-limit 5 --solver cpsat --json",
+        ),
+    ),
     (
         simulate.simulate,
         _example(

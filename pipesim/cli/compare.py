@@ -43,6 +43,9 @@ def compare(
         int | None,
         Option(metavar="K", min=1, help="Delegates for each direction (default: one is free)."),
     ] = None,
+    optimum: Annotated[
+        bool, Option("--optimum", help="Add the exact optimum where nothing blocks (solved for).")
+    ] = False,
     json: Json = False,
     csv_file: Annotated[
         Path | None, Option("--csv", metavar="FILE", help="Write the rows as CSV.")
@@ -69,7 +72,11 @@ def compare(
     what = scenario.build()
     with progress(quiet) as report:
         result = compare_systems(
-            what, names, delegates=delegates, progress=lambda title: report(f"simulating {title}")
+            what,
+            names,
+            delegates=delegates,
+            optimum_seconds=60.0 if optimum else None,
+            progress=lambda title: report(f"simulating {title}"),
         )
         if plot:
             from pipesim.plot import gantt, save

@@ -128,7 +128,12 @@ class ScenarioOptions:
     ] = "occupancy"
     activation_limit: Annotated[
         str | None,
-        Option(metavar="COUNT", help="Activations that fit on a device: one, or a comma list."),
+        Option(
+            "--activation-limit",
+            "--memory-limit",
+            metavar="COUNT",
+            help="Activations that fit on a device: one, or a comma list.",
+        ),
     ] = None
 
     def build(self, *, plan: Schedule | None = None, chunks: int = 1) -> Scenario:

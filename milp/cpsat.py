@@ -1,0 +1,177 @@
+"""The same problem as intervals, for OR-Tools CP-SAT: the extra ``pipesim[cpsat]``.
+
+Each operator is an interval; those of a device do not overlap. Of an activation, B gives
+back one part and W the rest: it is two intervals, from the start of F to the end of B and
+to the end of W, which together never need more than the device may hold. Micro-batches run
+in order, within each kind and stage.
+
+CP-SAT counts in whole numbers. Where all times are multiples of a common grain, that is the
+unit, and nothing is rounded. Otherwise times are rounded down to a very small unit, so that
+the bound still holds, and is stated without the rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+from ortools.sat.python import cp_model
+
+from milp.attempt import Attempt, interruptible
+from milp.network import Network
+from milp.result import Status
+from pipesim.bounds import grain
+from pipesim.errors import SolverError
+from pipesim.schedule import Schedule
+from pipesim.windows import TOLERANCE
+
+__all__ = ["cpsat"]
+
+_FINEST = 2**36
+"""Units in a horizon whose times have no common grain."""
+
+
+class _Units:
+    """Times in whole numbers; ``exact`` where nothing is rounded.
+
+    An operator without length would let any order of what runs at its moment pass for one
+    that fits the limits. Then every operator gets one more unit, and a unit of time is more
+    than all of these together: they only break ties.
+    """
+
+    def __init__(self, network: Network, horizon_ms: float) -> None:
+        self.unit = grain(network.scenario)
+        self.exact = bool(self.unit) and horizon_ms < float(self.unit) * _FINEST
+        if not self.exact:
+            self.unit = Fraction(horizon_ms or 1.0) / _FINEST
+        lengths = [self._count(time) for time in network.durations_ms]
+        self.finer, self.extra = (1, 0) if all(lengths) else (len(lengths) + 1, 1)
+        self.lengths = [length * self.finer + self.extra for length in lengths]
+        self.horizon = math.floor(Fraction(horizon_ms * (1 + TOLERANCE)) / self.unit)
+        self.horizon = (self.horizon + self.extra) * self.finer
+
+    def _count(self, time_ms: float) -> int:
+        return round(Fraction(time_ms) / self.unit) if self.exact else self.down(time_ms)
+
+    def down(self, time_ms: float) -> int:
+        """Return a time, rounded down even if it is a little below what it should be."""
+        return math.floor(Fraction(time_ms * (1 + TOLERANCE)) / self.unit)
+
+    def delay(self, time_ms: float) -> int:
+        """Return a delay."""
+        return self._count(time_ms) * self.finer
+
+    def bound_ms(self, bound: float) -> float:
+        """Return what a bound on the end says in milliseconds."""
+        whole = math.ceil(bound - 1e-6 - self.extra * len(self.lengths))
+        return float(self.unit * math.ceil(Fraction(whole, self.finer)))
+
+
+class _Intervals:
+    """The model."""
+
+    def __init__(self, network: Network, horizon_ms: float) -> None:
+        self.network, self.units = network, _Units(network, horizon_ms)
+        self.model = cp_model.CpModel()
+        units, model = self.units, self.model
+        self.start = [model.new_int_var(0, units.horizon - length, "") for length in units.lengths]
+        self.end = model.new_int_var(0, units.horizon, "")
+        self._add_order()
+        self._add_limits()
+        model.minimize(self.end)
+
+    def _done(self, i: int) -> cp_model.LinearExpr:
+        return self.start[i] + self.units.lengths[i]
+
+    def _add_order(self) -> None:
+        net, model, units = self.network, self.model, self.units
+        for b, needs in enumerate(net.needs):
+            for a, delay in needs.items():
+                model.add(self.start[b] >= self._done(a) + units.delay(delay))
+            model.add(self.end >= self._done(b))
+        for a, b in net.decided:
+            model.add(self.start[b] >= self._done(a))
+        for device in net.on_device:
+            model.add_no_overlap(
+                model.new_fixed_size_interval_var(self.start[i], units.lengths[i], "")
+                for i in device
+            )
+        if net.windows is None:
+            return
+        for i, (head, tail) in enumerate(zip(net.heads_ms, net.tails_ms, strict=True)):
+            margin = net.windows.horizon_ms * 2 * TOLERANCE
+            model.add(self.start[i] >= units.finer * units.down(max(0.0, head - margin)))
+            after = units.finer * units.down(max(0.0, tail - margin))
+            model.add(self.end >= self._done(i) + after)
+
+    def _add_limits(self) -> None:
+        scenario, model = self.network.scenario, self.model
+        part = Fraction(scenario.released_by_b).limit_denominator(10**6)
+        number = {op: i for i, op in enumerate(self.network.ops)}
+        for device, limit in zip(
+            self.network.on_device, scenario.activation_limit.tolist(), strict=True
+        ):
+            if limit * part.denominator >= len(device) * part.denominator:
+                continue
+            held, demands = [], []
+            for i in device:
+                op = self.network.ops[i]
+                share = {"F": Fraction(0), "B": part, "W": 1 - part}[op.kind]
+                if share:
+                    f = number[op._replace(kind="F")]
+                    time = model.new_int_var(0, self.units.horizon, "")
+                    span = model.new_interval_var(self.start[f], time, self._done(i), "")
+                    held.append(span)
+                    demands.append(int(share * part.denominator))
+            room = math.floor((limit + TOLERANCE) * part.denominator)
+            model.add_cumulative(held, demands, room)
+
+    def suggest(self, schedule: Schedule) -> None:
+        """Hint at a schedule's starts, the same as a longest path in units."""
+        net, units = self.network, self.units
+        number = {op: i for i, op in enumerate(net.ops)}
+        free = [0] * net.scenario.devices
+        ends = [0] * len(net.ops)
+        for op in schedule.topological_order:
+            i, device = number[op], net.scenario.placement[op.stage]
+            ready = (ends[a] + units.delay(delay) for a, delay in net.needs[i].items())
+            start = max(free[device], *ready, 0)
+            free[device] = ends[i] = start + units.lengths[i]
+            self.model.add_hint(self.start[i], start)
+        self.model.add_hint(self.end, max(ends))
+
+
+def cpsat(
+    network: Network,
+    horizon_ms: float,
+    *,
+    hint: Schedule | None,
+    time_limit_s: float,
+    threads: int,
+) -> Attempt:
+    """Run CP-SAT, see :class:`milp.attempt.Backend`."""
+    intervals = _Intervals(network, horizon_ms)
+    if hint:
+        intervals.suggest(hint)
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = threads
+    solver.parameters.catch_sigint_signal = False  # Python's own thread hears Ctrl-C
+    if not math.isinf(time_limit_s):
+        solver.parameters.max_time_in_seconds = max(time_limit_s, 0.01)
+    said: list[object] = []
+    interrupted = interruptible(
+        lambda: said.append(solver.solve(intervals.model)), solver.stop_search
+    )
+    (status,) = said
+    if status == cp_model.INFEASIBLE:
+        return Attempt("infeasible", math.inf)
+    if status == cp_model.MODEL_INVALID:
+        raise SolverError(f"cpsat refuses the model: {intervals.model.validate()}")
+    bound_ms = intervals.units.bound_ms(solver.best_objective_bound)
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return Attempt("unknown", bound_ms, interrupted=interrupted)
+    starts = [solver.value(start) for start in intervals.start]
+    orders = [sorted(device, key=starts.__getitem__) for device in network.on_device]
+    proven = status == cp_model.OPTIMAL and intervals.units.exact
+    found: Status = "optimal" if proven else "feasible"
+    return Attempt(found, bound_ms, network.schedule(orders), interrupted)

@@ -1,0 +1,196 @@
+"""The PuLP model on HiGHS and CBC: warm start, limits, and what the solver really says."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pulp
+
+from milp.attempt import Attempt, interruptible
+from milp.model import Model
+from milp.network import Network
+from milp.result import Status
+from pipesim.errors import SolverError
+from pipesim.schedule import Schedule
+
+__all__ = ["cbc", "highs"]
+
+_SHORTEST_S = 0.01
+
+
+class _WarmHighs(pulp.HiGHS):  # type: ignore[misc]
+    """PuLP's HiGHS, which by itself leaves the variables' initial values where they are.
+
+    ``warmStart`` is an option of PuLP's other solvers; :class:`pulp.HiGHS` has none and
+    never calls ``setSolution``. It also cannot be interrupted.
+    """
+
+    def __init__(self, *, warm: bool, **options: Any) -> None:
+        super().__init__(**options)
+        self.warm = warm
+        self.interrupted = False
+
+    def callSolver(self, lp: pulp.LpProblem) -> None:  # noqa: N802
+        """Hand the initial values over, run, and stop on Ctrl-C."""
+        import highspy
+
+        solver = lp.solverModel
+        if self.warm:
+            values = [0.0] * solver.getNumCol()
+            for variable in lp.variables():
+                values[variable.index] = variable.varValue
+            solution = highspy.HighsSolution()
+            solution.col_value, solution.value_valid = values, True
+            solver.setSolution(solution)
+        solver.HandleKeyboardInterrupt = True  # lets cancelSolve work
+        self.interrupted = interruptible(solver.run, solver.cancelSolve)
+
+
+def highs(
+    network: Network,
+    horizon_ms: float,
+    *,
+    hint: Schedule | None,
+    time_limit_s: float,
+    threads: int,
+) -> Attempt:
+    """Run HiGHS by highspy, see :class:`milp.attempt.Backend`."""
+    import highspy
+
+    model = Model(network, horizon_ms)
+    if hint:
+        model.suggest(hint)
+    with _silent():
+        # Its threads belong to the process: without this a second solve keeps the first's.
+        highspy.Highs.resetGlobalScheduler(True)
+        command = _WarmHighs(
+            warm=hint is not None, **_options(time_limit_s, threads), mip_abs_gap=0.0
+        )
+        _solve(model, command, "highs")
+    solver = model.problem.solverModel
+    info, said = solver.getInfo(), solver.getModelStatus()
+    if said == highspy.HighsModelStatus.kInfeasible:
+        return Attempt("infeasible", math.inf)
+    found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+    status: Status = "feasible" if found else "unknown"
+    if found and said == highspy.HighsModelStatus.kOptimal:
+        status = "optimal"
+    schedule = model.schedule() if found else None
+    bound_ms = float(info.mip_dual_bound) * model.unit_ms
+    return Attempt(status, bound_ms, schedule, command.interrupted)
+
+
+class _InterruptibleCbc(pulp.COIN_CMD):  # type: ignore[misc]
+    """PuLP's CBC, whose process ends on Ctrl-C and whose log is kept."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(path=pulp.PULP_CBC_CMD.pulp_cbc_path, **options)
+        self.log = ""
+        self.interrupted = False
+
+    def solve_CBC(self, lp: pulp.LpProblem, use_mps: bool = True) -> int:  # noqa: N802
+        """Run CBC on the problem's MPS file, as PuLP does, and read its solution."""
+        problem, solution, start, log = self.create_tmp_files(lp.name, "mps", "sol", "mst", "log")
+        variables, names, rows, _ = lp.writeMPS(problem, rename=1)
+        command = [self.path, problem]
+        if self.optionsDict.get("warmStart"):
+            self.writesol(start, lp, variables, names, rows)
+            command += ["-mips", start]
+        if self.timeLimit is not None:
+            command += ["-sec", str(self.timeLimit)]
+        for option in self.getOptions():
+            command += f"-{option}".split()
+        command += ["-solve", "-printingOptions", "all", "-solution", solution]
+        with (
+            Path(log).open("w") as out,
+            subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+            ) as process,
+        ):
+            self.interrupted = interruptible(process.wait, process.kill)
+        self.log = Path(log).read_text(errors="replace")
+        if self.interrupted:  # what it had is lost with it
+            lp.assignStatus(pulp.LpStatusNotSolved, pulp.LpSolutionNoSolutionFound)
+            return int(pulp.LpStatusNotSolved)
+        if process.returncode or not Path(solution).exists():
+            raise pulp.PulpSolverError(f"CBC ended with code {process.returncode}")
+        status, values, *_, solved = self.readsol_MPS(solution, lp, variables, names, rows)
+        lp.assignVarsVals(values)
+        lp.assignStatus(status, solved)
+        return int(status)
+
+
+def cbc(
+    network: Network,
+    horizon_ms: float,
+    *,
+    hint: Schedule | None,
+    time_limit_s: float,
+    threads: int,
+) -> Attempt:
+    """Run the CBC that PuLP brings, see :class:`milp.attempt.Backend`."""
+    model = Model(network, horizon_ms)
+    if hint:
+        model.suggest(hint)
+    with tempfile.TemporaryDirectory() as folder:
+        command = _InterruptibleCbc(warmStart=hint is not None, **_options(time_limit_s, threads))
+        command.tmpDir = folder
+        if not command.available():
+            raise SolverError("cbc: the program is missing from PuLP, or may not be executed")
+        try:
+            _solve(model, command, "cbc")
+        except SolverError:
+            if hint is None:
+                raise
+            # CBC may crash when the time is over while it reads the warm start.
+            return Attempt("unknown", -math.inf)
+    if command.interrupted:
+        return Attempt("unknown", -math.inf, interrupted=True)
+    found: dict[int, Status] = {
+        pulp.LpSolutionOptimal: "optimal",
+        pulp.LpSolutionIntegerFeasible: "feasible",
+        pulp.LpSolutionInfeasible: "infeasible",
+    }
+    status = found.get(model.problem.sol_status, "unknown")
+    if status == "infeasible":
+        return Attempt(status, math.inf)
+    if status == "optimal":
+        bound = float(pulp.value(model.end))
+    else:
+        stated = re.search(r"^Lower bound:\s*(\S+)", command.log, re.MULTILINE)
+        bound = float(stated[1]) if stated else -math.inf
+    schedule = model.schedule() if status != "unknown" else None
+    return Attempt(status, bound * model.unit_ms, schedule)
+
+
+def _options(time_limit_s: float, threads: int) -> dict[str, Any]:
+    limit = None if math.isinf(time_limit_s) else max(time_limit_s, _SHORTEST_S)
+    return {"msg": False, "gapRel": 0, "threads": threads, "timeLimit": limit}
+
+
+def _solve(model: Model, command: pulp.LpSolver, name: str) -> None:
+    try:
+        model.problem.solve(command)
+    except pulp.PulpSolverError as error:
+        raise SolverError(f"{name} failed: {error}") from None
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Keep native libraries from printing: HiGHS greets on standard output."""
+    saved, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        yield
+    finally:
+        os.dup2(saved, 1)
+        os.close(saved)
+        os.close(nowhere)

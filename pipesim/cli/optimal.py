@@ -1,0 +1,133 @@
+"""``pipesim optimal``: the shortest iteration that any order of the operators has."""
+
+from __future__ import annotations
+
+import json as json_text
+import math
+import os
+from pathlib import Path
+from typing import Annotated
+
+from typer import Option
+
+from milp import SOLVERS, Result
+from pipesim import analysis
+from pipesim.cli import parsing
+from pipesim.cli.options import Chunks, Json, Quiet, ScenarioOptions, parsed
+from pipesim.cli.output import check_outputs, note, progress, show, show_json
+from pipesim.errors import ScenarioError
+from pipesim.formats.plan_json import plan_json, save_plan
+from pipesim.optimum import optimum
+from pipesim.scenario import Scenario
+from pipesim.wording import counted, described, milliseconds, plain
+
+__all__ = ["optimal"]
+
+_WORDS = {
+    "optimal": "optimal: no order of the operators is shorter",
+    "feasible": "not proven: the time was too short",
+    "unknown": "nothing found: the time was too short",
+}
+
+
+def _known_solvers(incomplete: str) -> list[str]:
+    return [solver for solver in SOLVERS if solver.startswith(incomplete)]
+
+
+def optimal(
+    scenario: ScenarioOptions,
+    solver: Annotated[
+        str,
+        Option(
+            metavar="NAME",
+            help=f"Who solves: {', '.join(SOLVERS)}.",
+            autocompletion=_known_solvers,
+        ),
+    ] = "highs",
+    time_limit: Annotated[
+        str, Option(metavar="TIME", help="How long it may take, such as 60s.")
+    ] = "60s",
+    threads: Annotated[
+        int | None, Option(metavar="N", help="Threads of the solver (default: all cores).")
+    ] = None,
+    chunks: Chunks = 1,
+    output: Annotated[
+        Path | None, Option("--output", "-o", metavar="FILE", help="Write the plan as JSON.")
+    ] = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Find the shortest iteration where nothing blocks, and prove it. For small pipelines."""
+    check_outputs({"--output": output}, scenario.scenario)
+    what = scenario.build(chunks=chunks)
+    limit_ms = parsed("--time-limit", parsing.duration_ms, time_limit)
+    with progress(quiet) as report:
+        report(f"solving with {solver}")
+        result = optimum(
+            what,
+            solver=solver,
+            time_limit_s=limit_ms / 1e3,
+            threads=_cores() if threads is None else threads,
+        )
+    if result.status == "infeasible":
+        raise ScenarioError(_why_infeasible(what))
+    if output and result.schedule:
+        save_plan(result.schedule, output)
+    if json:
+        show_json(_as_dict(result))
+    else:
+        _show(what, result, quiet)
+    if result.interrupted:
+        note("interrupted: this is what was known by then", quiet=quiet)
+    if output:
+        note(f"wrote {output}" if result.schedule else f"no plan for {output}", quiet=quiet)
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def _why_infeasible(scenario: Scenario) -> str:
+    for device, (stages, limit) in enumerate(
+        zip(scenario.stages_of, scenario.activation_limit.tolist(), strict=True)
+    ):
+        if limit < len(stages):
+            return (
+                f"no schedule fits: device {device} may hold {counted(limit, 'activation')}, and "
+                f"one micro-batch needs {len(stages)} there, one for each stage"
+            )
+    return "no schedule fits the activation limits"
+
+
+def _as_dict(result: Result) -> dict[str, object]:
+    """The result in JSON types."""
+    schedule = result.schedule
+    return {
+        "status": result.status,
+        "iteration_ms": result.objective_ms if schedule else None,
+        "bound_ms": result.bound_ms,
+        "gap": result.gap if schedule else None,
+        "solver": result.solver,
+        "seconds": result.seconds,
+        "schedule": json_text.loads(plan_json(schedule)) if schedule else None,
+    }
+
+
+def _show(scenario: Scenario, result: Result, quiet: bool) -> None:
+    lines = [] if quiet else [described(scenario), ""]
+    lines += [f"solver          {result.solver}, {plain(result.seconds, 2)} s"]
+    lines += [f"result          {_WORDS[result.status]}"]
+    if result.schedule:
+        warmup = analysis.warmup(result.schedule)
+        lines += [
+            f"warm-up         {' '.join(map(str, warmup))}",
+            f"slackness       {' '.join(map(str, analysis.slackness(warmup))) or '–'}",
+            f"iteration time  {milliseconds(result.objective_ms)} where nothing blocks "
+            "(transport ideal)",
+        ]
+    lines += [f"lower bound     {milliseconds(result.bound_ms)}"]
+    if math.isfinite(result.gap):
+        lines += [f"gap             {plain(100 * result.gap, 2)} %"]
+    show(*lines)
