@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -235,7 +236,7 @@ def compare(
     for name in default_systems(scenario) if systems is None else systems:
         one = system(name)
         progress(one.title)
-        rows.append(_row(one, scenario, delegates, lambda s, planner=one.planner: plan(s, planner)))
+        rows.append(_row(one, scenario, delegates, partial(plan, name=one.planner)))
     if optimum_seconds is not None:
         progress("Optimum")
         rows.append(_optimum_row(scenario, optimum_seconds))
