@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pipesim.engine.loops import jit
 from pipesim.scenario import Array
 
-__all__ = ["anneal", "evaluate", "fits"]
+__all__ = ["anneal", "makespan"]
 
 TIE_BREAK = 1e-3
 
@@ -95,6 +95,17 @@ def evaluate(
     if done < left:
         return np.inf, np.inf
     return makespan, makespan + TIE_BREAK * total / devices
+
+
+@jit
+def makespan(seq: Codes, lens: Codes, dur: Array, down: Array, up: Array) -> float:
+    """Return the makespan of ``seq`` [D, L]; infinite on a deadlock."""
+    devices, length = seq.shape
+    stages, n = dur.shape[1], dur.shape[2]
+    start, end = np.zeros((devices, length)), np.zeros((devices, length))
+    micro, count = np.zeros((devices, length), np.int64), np.zeros(3 * stages, np.int64)
+    f_end, b_end = np.zeros((stages, n)), np.zeros((stages, n))
+    return evaluate(seq, lens, dur, down, up, start, end, micro, f_end, b_end, count)[0]
 
 
 @jit

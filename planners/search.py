@@ -9,7 +9,6 @@ moves are used up.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import count
 from time import perf_counter
 
@@ -20,13 +19,13 @@ from pipesim.analysis import lower_bound_ms
 from pipesim.engine import simulate
 from pipesim.scenario import DOWN, UP, Kind, Scenario
 from pipesim.schedule import Op, Schedule
-from pipesim.transport import Transport, transport
+from pipesim.transport import Ideal, Transport, transport
 from planners.greedy import list_schedule
 from planners.pipemorph import initial_warmup, replanned_warmup
 from planners.registry import planner
 from planners.zerobubble import jsonable
 
-__all__ = ["MOST_MOVES", "MOVES_EACH", "list_schedules", "search"]
+__all__ = ["MOST_MOVES", "MOVES_EACH", "list_schedules", "quick_search", "search"]
 
 MOST_MOVES, MOVES_EACH = 80_000, 500
 """Moves tried by default: 500 for each operator, which takes 60 ms for 4 stages × 12
@@ -69,95 +68,134 @@ def search(
     started = perf_counter()
     operators = 3 * scenario.stages * scenario.microbatches
     tried = min(MOST_MOVES, MOVES_EACH * operators) if moves is None else moves
-    candidates = [_schedule(scenario, orders) for orders in list_schedules(scenario)]
-
-    def time_ms(schedule: Schedule) -> float:
-        return simulate(scenario, schedule, over).iteration_ms
-
-    best = min(candidates, key=lambda schedule: simulate(scenario, schedule).iteration_ms)
-    bound_ms = lower_bound_ms(scenario) * (1 + 1e-9)
+    board = _Board(scenario)
+    candidates = [board.encoded(orders) for orders in list_schedules(scenario)]
+    best = min(candidates, key=board.time_ms)
     for turn in count():
-        best = _schedule(scenario, _annealed(scenario, best, tried, bound_ms, seed + turn))
+        best = board.annealed(best, tried, seed + turn)
         candidates.append(best)
         out_of_time = seconds is None or perf_counter() - started >= seconds
-        if out_of_time or simulate(scenario, best).iteration_ms <= bound_ms:
+        if out_of_time or board.time_ms(best) <= board.bound_ms:
             break
-    best = min(reversed(candidates), key=time_ms)
-    assumed = {
-        "delay_ms": scenario.delay_ms.tolist(),
-        "activation_limit": jsonable(scenario.activation_limit.tolist()),
-        "transport": transport(over).name,
-    }
-    return replace(best, planner="search", assumed=assumed)
+    if transport(over) == Ideal():
+        return board.schedule(best, "search", over)
+    schedules = [board.schedule(codes, "search", over) for codes in reversed(candidates)]
+    return min(schedules, key=lambda schedule: simulate(scenario, schedule, over).iteration_ms)
 
 
-def _schedule(scenario: Scenario, orders: Sequence[Sequence[Op]]) -> Schedule:
-    return Schedule(orders, scenario.placement, scenario.microbatches)
+@planner("quick-search")
+def quick_search(scenario: Scenario) -> Schedule:
+    """The search in 20 ms: 1,000 moves from the better of two list schedules.
+
+    One has PipeMorph's warm-up, as far as it fits on the devices; the other runs forwards as
+    they come.
+
+    Raises
+    ------
+    ScheduleError
+        A limit is below what one micro-batch needs.
+    """
+    board = _Board(scenario)
+    limits = scenario.activation_limit.tolist()
+    starts = [
+        board.encoded(list_schedule(scenario, limits=limits, warmup=warmup))
+        for warmup in (None, _capped(replanned_warmup(scenario), scenario))
+    ]
+    best = board.annealed(min(starts, key=board.time_ms), QUICK_MOVES, seed=0)
+    return board.schedule(best, "quick-search", "ideal")
+
+
+QUICK_MOVES = 1_000
 
 
 def list_schedules(scenario: Scenario) -> Iterator[list[list[Op]]]:
     """List schedules within the limits: several warm-ups, planned for the delays or without."""
     limits = scenario.activation_limit.tolist()
-    capped = [
-        [int(min(x, limits[d])) for x, d in zip(warmup, scenario.placement, strict=True)]
-        for warmup in (replanned_warmup(scenario), initial_warmup(scenario))
-    ]
-    for warmup in (None, *capped):
+    warmups = (replanned_warmup(scenario), initial_warmup(scenario))
+    for warmup in (None, *(_capped(warmup, scenario) for warmup in warmups)):
         for delays in (scenario, scenario.without_delay()):
             yield list_schedule(delays, limits=limits, warmup=warmup)
 
 
-def _annealed(
-    scenario: Scenario, start: Schedule, moves: int, bound_ms: float, seed: int
-) -> list[list[Op]]:
-    from planners._order_search import anneal
+def _capped(warmup: Sequence[int], scenario: Scenario) -> list[int]:
+    """A warm-up as far as it fits on the devices."""
+    limits = scenario.activation_limit.tolist()
+    return [int(min(x, limits[d])) for x, d in zip(warmup, scenario.placement, strict=True)]
 
-    sequence, lengths = _encoded(start)
-    durations = np.stack([scenario.durations_ms(kind) for kind in _KINDS])
-    mean = float(durations.mean())
-    if mean > 0:
-        anneal(
-            sequence,
-            lengths,
-            durations,
-            scenario.delay_ms[:, DOWN].copy(),
-            scenario.delay_ms[:, UP].copy(),
-            np.array(scenario.placement),
-            scenario.activation_limit.copy(),
-            scenario.released_by_b,
-            moves,
-            _WARM * mean,
-            _COLD * mean,
-            bound_ms,
-            np.random.default_rng(seed),
-        )
-    return _decoded(sequence, lengths, scenario.stages)
-
-
-_WARM, _COLD = 1.0, 0.01
-"""Temperatures at the start and the end, in mean operator times."""
 
 Codes = NDArray[np.int64]
 
 
-def _encoded(schedule: Schedule) -> tuple[Codes, Codes]:
-    """Orders as codes ``kind · S + stage``, shape [D, L], and the length of each."""
-    lengths = np.array([len(order) for order in schedule.orders])
-    sequence = np.zeros((len(lengths), lengths.max()), np.int64)
-    for device, order in enumerate(schedule.orders):
-        codes = [_KINDS.index(op.kind) * schedule.stages + op.stage for op in order]
-        sequence[device, : len(codes)] = codes
-    return sequence, lengths
+class _Board:
+    """A scenario in the arrays of the compiled search, where orders are rows of codes."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.bound_ms = lower_bound_ms(scenario) * (1 + 1e-9)
+        self._lengths = np.array(
+            [3 * scenario.microbatches * len(own) for own in scenario.stages_of]
+        )
+        self._times = (
+            np.stack([scenario.durations_ms(kind) for kind in _KINDS]),
+            scenario.delay_ms[:, DOWN].copy(),
+            scenario.delay_ms[:, UP].copy(),
+        )
+
+    def encoded(self, orders: Sequence[Sequence[Op]]) -> Codes:
+        """Orders as codes ``kind · S + stage``, shape [D, L]."""
+        codes = np.zeros((len(orders), int(self._lengths.max())), np.int64)
+        first = {kind: row * self.scenario.stages for row, kind in enumerate(_KINDS)}
+        for row, order in zip(codes, orders, strict=True):
+            row[: len(order)] = [first[op.kind] + op.stage for op in order]
+        return codes
+
+    def time_ms(self, codes: Codes) -> float:
+        """The makespan of orders where nothing blocks."""
+        from planners._order_search import makespan
+
+        return float(makespan(codes, self._lengths, *self._times))
+
+    def annealed(self, codes: Codes, moves: int, seed: int) -> Codes:
+        """Orders that moves lead to; never worse ones."""
+        from planners._order_search import anneal
+
+        scenario, result = self.scenario, codes.copy()
+        mean = float(self._times[0].mean())
+        if mean > 0:
+            anneal(
+                result,
+                self._lengths,
+                *self._times,
+                np.array(scenario.placement),
+                scenario.activation_limit.copy(),
+                scenario.released_by_b,
+                moves,
+                _WARM * mean,
+                _COLD * mean,
+                self.bound_ms,
+                np.random.default_rng(seed),
+            )
+        return result
+
+    def schedule(self, codes: Codes, name: str, over: str | Transport) -> Schedule:
+        """The schedule of orders, and what it assumed."""
+        scenario = self.scenario
+        orders = []
+        for row, length in zip(codes.tolist(), self._lengths.tolist(), strict=True):
+            microbatch = [0] * (3 * scenario.stages)
+            order = []
+            for code in row[:length]:
+                kind, stage = divmod(code, scenario.stages)
+                order.append(Op(_KINDS[kind], stage, microbatch[code]))
+                microbatch[code] += 1
+            orders.append(order)
+        assumed = {
+            "delay_ms": scenario.delay_ms.tolist(),
+            "activation_limit": jsonable(scenario.activation_limit.tolist()),
+            "transport": transport(over).name,
+        }
+        return Schedule(orders, scenario.placement, scenario.microbatches, name, assumed)
 
 
-def _decoded(sequence: Codes, lengths: Codes, stages: int) -> list[list[Op]]:
-    orders = []
-    for row, length in zip(sequence.tolist(), lengths.tolist(), strict=True):
-        microbatch = [0] * (3 * stages)
-        order = []
-        for code in row[:length]:
-            kind, stage = divmod(code, stages)
-            order.append(Op(_KINDS[kind], stage, microbatch[code]))
-            microbatch[code] += 1
-        orders.append(order)
-    return orders
+_WARM, _COLD = 1.0, 0.01
+"""Temperatures at the start and the end, in mean operator times."""

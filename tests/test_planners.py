@@ -25,7 +25,7 @@ def text(schedule: Schedule, device: int) -> str:
 
 def test_the_registry_names_and_describes_all_planners() -> None:
     built_in = {"gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zerobubble"}
-    assert built_in | {"pipemorph-initial", "pipemorph", "search"} == set(names())
+    assert built_in | {"pipemorph-initial", "pipemorph", "search", "quick-search"} == set(names())
     assert all(summary(name) for name in names())
 
 

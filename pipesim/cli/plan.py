@@ -8,6 +8,7 @@ from typing import Annotated
 from typer import Option
 
 from pipesim import analysis
+from pipesim.bounds import lower_bound_ms
 from pipesim.cli.options import Chunks, Json, Quiet, ScenarioOptions, complete_planner
 from pipesim.cli.output import check_outputs, note, progress, show, show_text, wrapped
 from pipesim.engine import simulate
@@ -81,8 +82,10 @@ def _show(scenario: Scenario, schedule: Schedule, quiet: bool) -> None:
         ops = " ".join(_short(op, scenario) for op in order)
         show_text(wrapped(name + ops, " " * len(name)) + "\n")
     warmup = analysis.warmup(schedule)
-    iteration_ms = simulate(scenario, schedule, "ideal").iteration_ms
-    bound_ms = analysis.lower_bound_ms(scenario)
+    timeline = simulate(scenario, schedule, "ideal")
+    iteration_ms = timeline.iteration_ms
+    hosted = bool(timeline.peak_host_activations.any())
+    bound_ms = lower_bound_ms(scenario, within_limits=not hosted, incumbent_ms=iteration_ms)
     gap = 100 * (iteration_ms / bound_ms - 1) if bound_ms else 0.0
     show(
         "",
