@@ -166,6 +166,7 @@ class Row:
             "fits": self.fits,
             "lower_bound_ms": self.lower_bound_ms,
             "plan_seconds": self.plan_seconds,
+            "title": self.system.title,
         }
 
 
@@ -256,7 +257,7 @@ def _optimum_row(scenario: Scenario, seconds: float) -> Row:
 
     system = System("optimum", "Optimum", "milp", "ideal")
     row = _row(system, scenario, None, solved)
-    if found[-1].status != "optimal":
+    if any(result.status != "optimal" for result in found):
         row = replace(row, system=replace(system, title="Best found"))
     return replace(row, lower_bound_ms=max(row.lower_bound_ms, found[-1].bound_ms))
 

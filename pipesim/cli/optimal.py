@@ -25,7 +25,7 @@ __all__ = ["optimal"]
 
 _WORDS = {
     "optimal": "optimal: no order of the operators is shorter",
-    "feasible": "not proven: the time was too short",
+    "feasible": "not proven: a shorter order may exist",
     "unknown": "nothing found: the time was too short",
 }
 

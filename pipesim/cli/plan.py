@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as json_module
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,7 @@ from typer import Option
 from pipesim import analysis
 from pipesim.bounds import lower_bound_ms
 from pipesim.cli.options import Chunks, Json, Quiet, ScenarioOptions, complete_planner
-from pipesim.cli.output import check_outputs, note, progress, show, show_text, wrapped
+from pipesim.cli.output import check_outputs, note, progress, show, show_json, show_text, wrapped
 from pipesim.engine import simulate
 from pipesim.errors import ScenarioError
 from pipesim.formats.plan_json import plan_json, save_plan
@@ -67,11 +68,21 @@ def plan(
     if output:
         save_plan(schedule, output)
     if json:
-        show_text(plan_json(schedule))
+        show_json(json_module.loads(plan_json(schedule)) | {"result": _worth(what, schedule)})
     else:
         _show(what, schedule, quiet)
     if output:
         note(f"wrote {output}", quiet=quiet)
+
+
+def _worth(scenario: Scenario, schedule: Schedule) -> dict[str, float]:
+    """Iteration time where nothing blocks, the best bound known, and the gap between them."""
+    timeline = simulate(scenario, schedule, "ideal")
+    iteration_ms = timeline.iteration_ms
+    hosted = bool(timeline.peak_host_activations.any())
+    bound_ms = lower_bound_ms(scenario, within_limits=not hosted, incumbent_ms=iteration_ms)
+    gap = iteration_ms / bound_ms - 1 if bound_ms else 0.0
+    return {"iteration_ms": iteration_ms, "bound_ms": bound_ms, "gap": gap}
 
 
 def _show(scenario: Scenario, schedule: Schedule, quiet: bool) -> None:
@@ -82,19 +93,16 @@ def _show(scenario: Scenario, schedule: Schedule, quiet: bool) -> None:
         ops = " ".join(_short(op, scenario) for op in order)
         show_text(wrapped(name + ops, " " * len(name)) + "\n")
     warmup = analysis.warmup(schedule)
-    timeline = simulate(scenario, schedule, "ideal")
-    iteration_ms = timeline.iteration_ms
-    hosted = bool(timeline.peak_host_activations.any())
-    bound_ms = lower_bound_ms(scenario, within_limits=not hosted, incumbent_ms=iteration_ms)
-    gap = 100 * (iteration_ms / bound_ms - 1) if bound_ms else 0.0
+    worth = _worth(scenario, schedule)
+    ideal_ms = milliseconds(worth["iteration_ms"])
     show(
         "",
         f"planner         {schedule.planner}",
         f"warm-up         {' '.join(map(str, warmup))}",
         f"slackness       {' '.join(map(str, analysis.slackness(warmup))) or '–'}",
-        f"iteration time  {milliseconds(iteration_ms)} where nothing blocks (transport ideal)",
-        f"lower bound     {milliseconds(bound_ms)}",
-        f"gap             {plain(gap, 2)} %",
+        f"iteration time  {ideal_ms} where nothing blocks (transport ideal)",
+        f"lower bound     {milliseconds(worth['bound_ms'])}",
+        f"gap             {plain(100 * worth['gap'], 2)} %",
     )
 
 

@@ -53,6 +53,7 @@ def load_plan(path: StrPath) -> Schedule:
     placement = plan.take("placement", list_of(whole))
     microbatches = plan.take("microbatches", whole)
     orders = plan.take("orders", list_of(list_of(_op)))
+    plan.take_or("result", _mapping, {})  # what the plan was worth when it was made
     plan.close()
     if microbatches < 1:
         raise plan.place.at("microbatches").error("must be at least 1")
