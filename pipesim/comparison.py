@@ -143,7 +143,7 @@ class Row:
     @property
     def fits(self) -> bool:
         """Whether the activations fit: within the limits, or planned to go to the hosts."""
-        return not any(self.host_activations) or "host_limit" in self.schedule.assumed
+        return not any(self.host_activations) or self.schedule.uses_hosts
 
     def as_dict(self) -> dict[str, object]:
         """The row in JSON types."""

@@ -103,6 +103,11 @@ class Schedule:
         """Number of devices D."""
         return len(self.orders)
 
+    @property
+    def uses_hosts(self) -> bool:
+        """Whether its planner means activations over a device's limit for host memory."""
+        return "host_limit" in self.assumed
+
     def _check_complete(self) -> None:
         for device, order in enumerate(self.orders):
             for op in order:

@@ -392,6 +392,10 @@ def test_version() -> None:
         ("export nope.json --format chrome-trace -o x", "nope.json"),
         ("export nope.json --format foo -o x", "unknown format 'foo'"),
         ("budget --planner foo", "unknown planner 'foo'"),
+        (
+            "plan --planner 1f1b --activation-limit 1",
+            "1f1b holds 4 activations on device 0, where 1 fit, and has no other plan",
+        ),
     ],
 )
 def test_an_error_is_one_line(args: str, words: str) -> None:

@@ -13,7 +13,7 @@ from pipesim.bounds import lower_bound_ms
 from pipesim.cli.options import Chunks, Json, Quiet, ScenarioOptions, complete_planner
 from pipesim.cli.output import check_outputs, note, progress, show, show_json, show_text, wrapped
 from pipesim.engine import simulate
-from pipesim.errors import ScenarioError
+from pipesim.errors import ScenarioError, ScheduleError
 from pipesim.formats.plan_json import plan_json, save_plan
 from pipesim.scenario import Scenario
 from pipesim.schedule import Op, Schedule
@@ -65,6 +65,7 @@ def plan(
     with progress(quiet) as report:
         report(f"planning with {planner}")
         schedule = plan_with(what, planner)
+        _check_limits(what, schedule)
     if output:
         save_plan(schedule, output)
     if json:
@@ -73,6 +74,18 @@ def plan(
         _show(what, schedule, quiet)
     if output:
         note(f"wrote {output}", quiet=quiet)
+
+
+def _check_limits(scenario: Scenario, schedule: Schedule) -> None:
+    """Raise :class:`ScheduleError` if the plan holds more than fits and knows no way out."""
+    over = simulate(scenario, schedule, "ideal").peak_host_activations
+    if over.any() and not schedule.uses_hosts:
+        device = int(over.argmax())
+        limit = float(scenario.activation_limit[device])
+        raise ScheduleError(
+            f"{schedule.planner} holds {limit + over[device]:g} activations on device {device}, "
+            f"where {limit:g} fit, and has no other plan"
+        )
 
 
 def _worth(scenario: Scenario, schedule: Schedule) -> dict[str, float]:
