@@ -176,7 +176,7 @@ def predict(measured: MeasuredRun, testbed: Testbed, healthy: Scenario | None = 
     it to the letter; ``zerobubble`` iterations have its warm-up and its order of F and B, with
     W filled in earlier, as under a limit of 2S activations. ``pipemorph`` is re-planned for
     the real times and delays of the slow links, not for what delegation itself takes: planned
-    with that, the runs would be predicted worse (4.0 % instead of 2.7 %).
+    with that, the runs would be predicted worse (4.1 % instead of 2.7 %).
 
     Parameters
     ----------
