@@ -9,6 +9,7 @@ __all__ = [
     "DeadlockError",
     "FormatError",
     "PipesimError",
+    "ReplayError",
     "ScenarioError",
     "ScheduleError",
     "SolverError",
@@ -69,3 +70,7 @@ class FormatError(PipesimError):
 
 class SolverError(PipesimError):
     """A solver that is missing, or gave no usable answer."""
+
+
+class ReplayError(PipesimError):
+    """A run on real processes that could not start, or did not reach its end."""

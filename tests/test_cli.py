@@ -20,7 +20,8 @@ from pipesim.scenario import Scenario
 SLOW = ["--delay", "20ms", "--link", "0"]
 COMMANDS = [
     "compare", "plan", "simulate", "budget", "explain", "export", "calibrate", "validate",
-    "planners", "import timeline", "import production", "import megatron", "import profiler",
+    "planners", "replay", "import timeline", "import production", "import megatron",
+    "import profiler", "import torch-csv",
 ]  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from pipesim.cli import (
     optimal,
     plan,
     planners,
+    replay,
     simulate,
     validate,
 )
@@ -151,6 +152,13 @@ for command, epilog in (
             "pipesim simulate --planner 1f1b --stages 8 --transport exchange --plot 1f1b.svg",
         ),
     ),
+    (
+        replay.replay,
+        _example(
+            "pipesim replay --planner pipemorph --delay 20ms --link 0 --transport delegated",
+            "pipesim replay plan.json --transport nccl --compute model --trace run.json",
+        ),
+    ),
     (budget.budget, _example("pipesim budget --slow 0=20ms --slow 2=5ms")),
     (
         explain.explain,
@@ -183,7 +191,7 @@ for command, epilog in (
 
 imports = typer.Typer(
     name="import",
-    help="Make a scenario of measurements.",
+    help="Make a scenario of measurements, or a plan of another tool's schedule.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -204,13 +212,17 @@ for kind, epilog in (
         importing.profiler,
         _example("pipesim import profiler rank0.json.gz rank1.json.gz -o scenario.toml"),
     ),
+    (
+        importing.torch_csv,
+        _example("pipesim import torch-csv schedule.csv -o plan.json"),
+    ),
 ):
     imports.command(epilog=epilog)(grouped(kind))
 
 
 @imports.callback()
 def _imports() -> None:
-    """Make a scenario of measurements."""
+    """Make a scenario of measurements, or a plan of another tool's schedule."""
 
 
 app.add_typer(imports)

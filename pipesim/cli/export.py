@@ -1,4 +1,4 @@
-"""``pipesim export``: a plan, run over a transport, in the format of another tool."""
+"""``pipesim export``: a plan in the format of another tool."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from pipesim.errors import PipesimError
 from pipesim.formats.chrome_trace import save_chrome_trace
 from pipesim.formats.plan_json import load_plan
 from pipesim.formats.timeline_csv import save_timeline_csv
+from pipesim.formats.torch_csv import save_torch_csv
+from pipesim.schedule import Schedule
 from pipesim.timeline import Timeline
 
 __all__ = ["export"]
@@ -28,10 +30,27 @@ def _save_csv(timeline: Timeline, name: str, path: Path) -> None:
     save_timeline_csv(timeline, path)
 
 
-FORMATS: dict[str, Callable[[Timeline, str, Path], None]] = {
+def _save_torch(schedule: Schedule, path: Path) -> None:
+    save_torch_csv(schedule, path, "compute_only")
+
+
+def _save_torch_comms(schedule: Schedule, path: Path) -> None:
+    save_torch_csv(schedule, path, "compute_comms")
+
+
+OF_A_RUN: dict[str, Callable[[Timeline, str, Path], None]] = {
     "chrome-trace": _save_trace,
     "timeline-csv": _save_csv,
 }
+"""Formats that hold times: the plan is run for them."""
+
+OF_THE_PLAN: dict[str, Callable[[Schedule, Path], None]] = {
+    "torch-csv": _save_torch,
+    "torch-csv-comms": _save_torch_comms,
+}
+"""Formats that hold its order alone."""
+
+FORMATS = (*OF_A_RUN, *OF_THE_PLAN)
 
 
 def _complete(incomplete: str) -> list[str]:
@@ -55,15 +74,24 @@ def export(
     chunks: Chunks = 1,
     quiet: Quiet = False,
 ) -> None:
-    """Run a plan and write its timeline for another tool."""
+    """Write a plan for another tool.
+
+    chrome-trace and timeline-csv hold its timeline, for which it is run. torch-csv and
+    torch-csv-comms hold its order alone, for torch.distributed.pipelining to run.
+    """
     if target not in FORMATS:
         raise PipesimError(f"unknown format {target!r}: one of {', '.join(FORMATS)}")
     check_outputs({"--output": output}, scenario.scenario, plan)
     schedule = load_plan(plan)
-    transport = over.build()
-    what = scenario.build(plan=schedule, chunks=chunks)
-    with progress(quiet) as report:
-        report("simulating")
-        timeline = simulate(what, schedule, transport)
-    FORMATS[target](timeline, f"{schedule.planner or 'plan'} over {transport}", output)
+    if target in OF_A_RUN:
+        transport = over.build()
+        what = scenario.build(plan=schedule, chunks=chunks)
+        with progress(quiet) as report:
+            report("simulating")
+            timeline = simulate(what, schedule, transport)
+        OF_A_RUN[target](timeline, f"{schedule.planner or 'plan'} over {transport}", output)
+    else:
+        if (scenario, over, chunks) != (ScenarioOptions(), TransportOptions(), 1):
+            raise PipesimError(f"{target} holds no times: it takes no scenario and no transport")
+        OF_THE_PLAN[target](schedule, output)
     note(f"wrote {output}", quiet=quiet)

@@ -1,4 +1,4 @@
-"""``pipesim import KIND``: a scenario out of a measured run."""
+"""``pipesim import KIND``: a scenario out of a measured run, or a plan of another tool."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipesim.formats.measurement import Measurement
 from pipesim.formats.scenario_toml import save_scenario
 from pipesim.wording import counted, described
 
-__all__ = ["megatron", "production", "profiler", "timeline"]
+__all__ = ["megatron", "production", "profiler", "timeline", "torch_csv"]
 
 Output = Annotated[Path, Option("--output", "-o", metavar="FILE", help="The scenario to write.")]
 MessageBytes = Annotated[
@@ -182,6 +182,30 @@ def profiler(
         output,
         quiet,
     )
+
+
+def torch_csv(
+    file: Annotated[Path, Argument(metavar="CSV", help="A schedule, one line for each rank.")],
+    output: Annotated[Path, Option("--output", "-o", metavar="FILE", help="The plan to write.")],
+    quiet: Quiet = False,
+) -> None:
+    """Make a plan of a schedule of torch.distributed.pipelining.
+
+    Both its kinds are read, with communication or without: a plan is the order of operators
+    alone.
+    """
+    from pipesim.formats.plan_json import save_plan
+    from pipesim.formats.torch_csv import load_torch_csv
+
+    check_outputs({"--output": output}, file)
+    schedule = load_torch_csv(file)
+    save_plan(schedule, output)
+    if not quiet:
+        show(
+            f"{counted(schedule.stages, 'stage')} on {counted(schedule.devices, 'device')} × "
+            f"{counted(schedule.microbatches, 'micro-batch')}"
+        )
+    note(f"wrote {output}", quiet=quiet)
 
 
 def _labels(iterations: str | None) -> list[str] | None:

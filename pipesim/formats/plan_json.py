@@ -21,16 +21,15 @@
 from __future__ import annotations
 
 import json
-import math
 import os
-from typing import NoReturn
 
-from pipesim.errors import FormatError, ScheduleError
+from pipesim.errors import ScheduleError
 from pipesim.files import StrPath, read_text, write_text
 from pipesim.formats._document import Place, Table, list_of, text, whole
+from pipesim.formats._json import parse_json
 from pipesim.schedule import Op, Schedule
 
-__all__ = ["load_plan", "plan_json", "save_plan"]
+__all__ = ["load_plan", "plan_json", "read_plan", "save_plan"]
 
 _FORMAT, _VERSION = "pipesim-plan", 1
 
@@ -46,7 +45,12 @@ def load_plan(path: StrPath) -> Schedule:
         path), or its operators are incomplete, misplaced or cannot make progress.
     """
     file = os.fspath(path)
-    plan = Table(_parse_json(read_text(path), file), Place(file))
+    return read_plan(parse_json(read_text(path), file), Place(file))
+
+
+def read_plan(value: object, place: Place) -> Schedule:
+    """Parse a schedule; see :func:`load_plan`."""
+    plan = Table(value, place)
     plan.take_head(_FORMAT, _VERSION)
     planner = plan.take_or("planner", text, "")
     assumed: dict[str, object] = plan.take_or("assumed", _mapping, {})
@@ -60,7 +64,7 @@ def load_plan(path: StrPath) -> Schedule:
     try:
         return Schedule(orders, placement, microbatches, planner, assumed)
     except ScheduleError as error:
-        raise FormatError(str(error), file=file) from None
+        raise place.error(str(error)) from None
 
 
 def save_plan(schedule: Schedule, path: StrPath) -> None:
@@ -94,49 +98,6 @@ def plan_json(schedule: Schedule) -> str:
     }
     body = ",\n".join(f'  "{key}": {value}' for key, value in lines.items())
     return f"{{\n{body}\n}}\n"
-
-
-def _parse_json(content: str, file: str) -> object:
-    try:
-        value = json.loads(
-            content,
-            object_pairs_hook=_unique,
-            parse_constant=_not_finite,
-            parse_float=_finite,
-        )
-        # A lone surrogate escape is JSON, but no text that could be shown or saved.
-        json.dumps(value, ensure_ascii=False).encode("utf-8")
-    except json.JSONDecodeError as error:
-        raise FormatError(
-            f"not JSON: {error.msg}", file=file, line=error.lineno, column=error.colno
-        ) from None
-    except RecursionError:
-        raise FormatError("is nested too deeply", file=file) from None
-    except UnicodeEncodeError:
-        raise FormatError("not JSON: a text holds half a character", file=file) from None
-    except ValueError as error:
-        raise FormatError(f"not JSON: {error}", file=file) from None
-    return value
-
-
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    result: dict[str, object] = {}
-    for key, value in pairs:
-        if key in result:
-            raise ValueError(f"the key {key!r} is given twice")
-        result[key] = value
-    return result
-
-
-def _not_finite(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not a number")
-
-
-def _finite(digits: str) -> float:
-    value = float(digits)
-    if not math.isfinite(value):
-        raise ValueError(f"{digits} is too large a number")
-    return value
 
 
 def _mapping(value: object, place: Place) -> dict[str, object]:

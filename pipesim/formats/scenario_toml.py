@@ -48,7 +48,7 @@ from pipesim.files import StrPath, position, read_text, write_text
 from pipesim.formats._document import Place, Table, list_of, number, text, whole
 from pipesim.scenario import Array, Placement, Scenario
 
-__all__ = ["load_scenario", "save_scenario"]
+__all__ = ["load_scenario", "read_scenario", "save_scenario", "scenario_document"]
 
 _FORMAT, _VERSION = "pipesim-scenario", 1
 _UNLIMITED = "unlimited"
@@ -76,20 +76,25 @@ def load_scenario(path: StrPath) -> Scenario:
         missing or wrong key (with its key path), or describes no valid scenario.
     """
     file = os.fspath(path)
-    document = Table(_parse_toml(read_text(path), file), Place(file))
+    return read_scenario(_parse_toml(read_text(path), file), Place(file))
+
+
+def read_scenario(value: object, place: Place) -> Scenario:
+    """Parse a scenario's document; see :func:`load_scenario`."""
+    document = Table(value, place)
     document.take_head(_FORMAT, _VERSION)
     fields: dict[str, object] = {key: document.take_or(key, text, "") for key in ("name", "source")}
     fields |= _read_pipeline(document.take("pipeline", Table))
     fields |= _read_operators(document.take("operators", Table))
     for section, read in (("links", _read_links), ("memory", _read_memory)):
-        fields |= read(document.take_or(section, Table, Table({}, Place(file, section))))
+        fields |= read(document.take_or(section, Table, Table({}, place.at(section))))
     delays: list[Table] = document.take_or("delay", list_of(Table), [])
     fields |= _read_delays(delays, cast(int, fields["stages"]) - 1)
     document.close()
     try:
         return Scenario(**fields)  # type: ignore[arg-type]
     except ScenarioError as error:
-        raise FormatError(str(error), file=file) from None
+        raise place.error(str(error)) from None
 
 
 def save_scenario(scenario: Scenario, path: StrPath) -> None:
@@ -102,7 +107,7 @@ def save_scenario(scenario: Scenario, path: StrPath) -> None:
     """
     import tomli_w
 
-    written = tomli_w.dumps(_document(scenario))
+    written = tomli_w.dumps(scenario_document(scenario))
     # tomli_w gives a line to each number; rows of numbers are easier to read.
     rows = _FLAT_ARRAY.sub(lambda row: f"[{' '.join(row[1].split()).rstrip(',')}]", written)
     write_text(path, rows)
@@ -230,7 +235,8 @@ def _both_ways(value: object, place: Place) -> list[float]:
 # -- writing -----------------------------------------------------------------------------
 
 
-def _document(scenario: Scenario) -> dict[str, object]:
+def scenario_document(scenario: Scenario) -> dict[str, object]:
+    """Return what a scenario's file holds, in types of TOML and JSON."""
     document: dict[str, object] = {"format": _FORMAT, "version": _VERSION}
     document |= {key: getattr(scenario, key) for key in ("name", "source")}
     document["pipeline"] = {

@@ -1,0 +1,244 @@
+"""``pipesim replay``: a plan on real processes, beside its prediction."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Argument, Option
+
+from pipesim.cli import parsing
+from pipesim.cli.options import (
+    Chunks,
+    Json,
+    Quiet,
+    ScenarioOptions,
+    TransportOptions,
+    complete_planner,
+    parsed,
+)
+from pipesim.cli.output import Column, check_outputs, note, progress, show, show_json, show_rows
+from pipesim.errors import ScenarioError
+from pipesim.formats.chrome_trace import save_chrome_trace
+from pipesim.formats.plan_json import load_plan
+from pipesim.replay.measured import load_result
+from pipesim.replay.run import LinkFault, Run
+from pipesim.replay.run_json import save_run
+from pipesim.replaying import Replayed, launched, prepare
+from pipesim.wording import described, milliseconds, plain
+from planners import plan as plan_with
+
+__all__ = ["replay"]
+
+
+def replay(
+    scenario: ScenarioOptions,
+    over: TransportOptions,
+    plan: Annotated[
+        Path | None, Argument(metavar="PLAN.json", help="A plan; or see --planner.")
+    ] = None,
+    planner: Annotated[
+        str | None,
+        Option(
+            metavar="NAME",
+            help="Plan with this planner, see `pipesim planners`.",
+            autocompletion=complete_planner,
+        ),
+    ] = None,
+    chunks: Chunks = 1,
+    compute: Annotated[
+        str,
+        Option(
+            metavar="KIND",
+            help="sleep: hold each operator for its time; matmul: multiply matrices for that "
+            "long; model: train a small GPT.",
+        ),
+    ] = "sleep",
+    device: Annotated[str, Option(metavar="KIND", help="cpu, or cuda.")] = "cpu",
+    iterations: Annotated[int, Option(metavar="N", help="Iterations that count.")] = 5,
+    warmup: Annotated[
+        int | None,
+        Option(metavar="N", help="Iterations before, that do not (default 1; 3 of a model)."),
+    ] = None,
+    failover: Annotated[
+        bool,
+        Option("--failover", help="Links whose direct path fails go over to delegates."),
+    ] = False,
+    fail: Annotated[
+        str | None,
+        Option(
+            metavar="OP[@ITERATION][:HOW]",
+            help="Break a link with the message of an operator, such as 0F5@1:stop: its sends "
+            "raise an error (raise, the default) or never end (stop). Implies --failover.",
+        ),
+    ] = None,
+    timeout: Annotated[
+        str | None,
+        Option(
+            metavar="TIME",
+            help="Give up after so long without progress (default 5 s and two iterations).",
+        ),
+    ] = None,
+    port: Annotated[
+        int, Option(metavar="PORT", min=0, max=65535, help="Where processes meet (0: any).")
+    ] = 0,
+    seed: Annotated[int, Option(min=0, help="Of the model's parameters and data.")] = 0,
+    prepare_: Annotated[
+        Path | None,
+        Option(
+            "--prepare",
+            metavar="FILE",
+            help="Run nothing, but write what workers need that torchrun starts.",
+        ),
+    ] = None,
+    result: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="Run nothing, but show what such workers have measured."),
+    ] = None,
+    json: Json = False,
+    trace: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="Write a Chrome trace of prediction and measurement."),
+    ] = None,
+    plot: Annotated[
+        Path | None, Option(metavar="FILE", help="Draw both as Gantt charts (.png, .svg, .pdf).")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Run a plan on real processes, one for each device.
+
+    Prints predicted and measured iteration time. Delays are injected; processes talk over the
+    loopback address.
+    """
+    outputs = {"--prepare": prepare_, "--trace": trace, "--plot": plot}
+    check_outputs(outputs, scenario.scenario, plan, result)
+    with progress(quiet) as report:
+        if result is not None:
+            if plan is not None or planner is not None or prepare_ is not None:
+                raise ScenarioError("--result says what was run: give no plan beside it")
+            replayed = Replayed(load_result(result))
+        else:
+            run = prepare(
+                **_what(scenario, over, plan, planner, chunks),
+                compute=_one_of("--compute", compute, ("sleep", "matmul", "model")),
+                device=_one_of("--device", device, ("cpu", "cuda")),
+                iterations=iterations,
+                warmup=warmup,
+                timeout_s=_seconds(timeout),
+                failover=failover,
+                fault=_fault(fail),
+                seed=seed,
+            )
+            if prepare_ is not None:
+                save_run(run, prepare_)
+                note(f"wrote {prepare_}", quiet=quiet)
+                return
+            report(f"running {run.devices} workers")
+            replayed = launched(run, port)
+        if trace:
+            save_chrome_trace(replayed.timelines(), trace)
+        if plot:
+            from pipesim.plot import gantt, save
+
+            report("drawing")
+            save(gantt(replayed.timelines()), plot)
+    if json:
+        show_json(replayed.as_dict())
+    else:
+        _show(replayed, quiet)
+    for path in (trace, plot):
+        if path:
+            note(f"wrote {path}", quiet=quiet)
+
+
+def _what(
+    options: ScenarioOptions,
+    over: TransportOptions,
+    plan: Path | None,
+    planner: str | None,
+    chunks: int,
+) -> dict[str, Any]:
+    """Return scenario, schedule and transport."""
+    if plan is None and planner is None:
+        raise ScenarioError("replay needs a PLAN.json or --planner NAME")
+    if plan is not None and planner is not None:
+        raise ScenarioError("replay takes a PLAN.json or --planner NAME, not both")
+    if over.transport not in ("nccl", "exchange", "delegated"):
+        raise ScenarioError("replay needs --transport nccl, exchange or delegated")
+    schedule = load_plan(plan) if plan else None
+    scenario = options.build(plan=schedule, chunks=chunks)
+    if schedule is None:
+        schedule = plan_with(scenario, planner or "")
+    return {"scenario": scenario, "schedule": schedule, "over": over.build()}
+
+
+def _one_of(option: str, text: str, choices: tuple[str, ...]) -> Any:
+    if text not in choices:
+        raise ScenarioError(f"{option}: {text!r} is none of {', '.join(choices)}")
+    return text
+
+
+def _seconds(timeout: str | None) -> float | None:
+    if timeout is None:
+        return None
+    seconds = parsed("--timeout", parsing.duration_ms, timeout) / 1e3
+    if seconds <= 0:
+        raise ScenarioError("--timeout must be above 0")
+    return seconds
+
+
+def _fault(text: str | None) -> LinkFault | None:
+    if text is None:
+        return None
+    fault = parsed("--fail", parsing.link_fault, text)
+    return LinkFault(fault.iteration, fault.producer, fault.how)
+
+
+def _show(replayed: Replayed, quiet: bool) -> None:
+    run, predicted = replayed.run, replayed.predicted_ms
+    if not quiet:
+        name = f"{run.schedule.planner or 'plan'} over {run.transport}"
+        show(described(replayed.scenario), f"{name} · {_processes(run)}", "")
+    times = replayed.iterations_ms
+    names = [*(f"iteration {i}" for i in range(len(times))), "median"]
+    measured = [*times, replayed.measured_ms]
+    errors = [time / predicted - 1 if predicted else 0.0 for time in measured]
+    show_rows(
+        Column("", names, numeric=False),
+        [
+            Column("predicted\nms", [f"{predicted:.1f}"] * len(measured)),
+            Column("measured\nms", [f"{time:.1f}" for time in measured]),
+            Column("error\n%", [f"{100 * error:+.1f}" for error in errors]),
+        ],
+    )
+    show(
+        "",
+        f"operators start {milliseconds(replayed.median_start_error_ms)} from prediction (median)",
+    )
+    clocks = replayed.measured.clocks
+    show(
+        f"clocks agree to {milliseconds(max(c.uncertainty_ms for c in clocks))}"
+        f" (offset up to {milliseconds(max(abs(c.offset_ms) for c in clocks))},"
+        f" drift up to {plain(max(abs(c.drift_ppm) for c in clocks), 1)} ppm)"
+    )
+    if replayed.gradient_error is not None:
+        show(f"gradients differ from the unpipelined model's by {replayed.gradient_error:.1g}")
+    for size, index in zip(replayed.host_bytes or [], range(run.devices), strict=False):
+        if size:
+            show(f"device {index} kept up to {size / 2**20:.1f} MiB of activations on its host")
+    for event in replayed.events:
+        show(_sentence(event))
+
+
+def _processes(run: Run) -> str:
+    delegates = 2 * sum(run.delegates.values())
+    workers = f"{run.devices} workers"
+    return f"{workers}, {delegates} delegates" if delegates else workers
+
+
+def _sentence(event: dict[str, Any]) -> str:
+    return (
+        f"link {event['link']} failed in iteration {event['iteration']}: rank {event['rank']} went "
+        f"over to delegates with {event['message']} at {milliseconds(event['at_ms'])}, after "
+        f"{milliseconds(event['waited_ms'])}; that iteration took {event['cost_ms']:+.1f} ms"
+    )

@@ -1,0 +1,127 @@
+"""What a process of a run says when it ends early, and to whom.
+
+A run is a family of processes: whoever sees that it cannot go on says why and ends, and the
+others follow. Nobody outlives the process that started it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+
+from pipesim.errors import PipesimError, ReplayError
+
+__all__ = ["Guard", "LostPeerError", "follow", "hold_until", "wake_promptly"]
+
+_PATIENCE_S = 0.2
+_LOST_PEER_WAITS_S = 1.5
+_STATUS_BYTES = 200
+_GONE = re.compile("Connection (closed|reset) by peer|Broken pipe")  # in words of gloo
+_PR_SET_TIMERSLACK = 29
+_INEXACT_NS = 80_000
+
+
+class LostPeerError(ReplayError):
+    """A neighbour closed its connection; why is for others to say."""
+
+
+def hold_until(time_ns: int) -> None:
+    """Return when the monotonic clock shows ``time_ns``.
+
+    Sleeps, but wakes early and spins for the rest, as sleeping is not that exact.
+    """
+    remaining = time_ns - time.monotonic_ns() - _INEXACT_NS
+    if remaining > 0:
+        time.sleep(remaining / 1e9)
+    while time.monotonic_ns() < time_ns:
+        pass
+
+
+def follow(parent: int) -> None:
+    """End this process, from another thread, once process ``parent`` is not its parent."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_PATIENCE_S)
+        os._exit(2)
+
+    threading.Thread(target=watch, name="follow", daemon=True).start()
+
+
+def wake_promptly() -> None:
+    """Ask Linux not to round this thread's sleeps, nor those of threads that it starts."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, ctypes.c_ulong(1))
+
+
+class Guard:
+    """Knows what a worker does at the moment, and ends it with one clear line.
+
+    Parameters
+    ----------
+    rank : int
+        The worker's.
+    status : path, optional
+        A file in which others can read what this worker does, even after it was killed.
+    """
+
+    def __init__(self, rank: int, status: Path | None = None) -> None:
+        self.rank = rank
+        self.children: list[int] = []
+        self._doing = "starting"
+        self._failing = threading.Lock()
+        self._file = None if status is None else os.open(status, os.O_WRONLY | os.O_CREAT, 0o600)
+        self.enter(self._doing)
+
+    def enter(self, doing: str) -> None:
+        """Note what the worker does from now on."""
+        self._doing = doing
+        if self._file is not None:
+            text = doing.encode()[:_STATUS_BYTES]
+            os.pwrite(self._file, text.ljust(_STATUS_BYTES), 0)
+
+    def fail(self, error: BaseException) -> NoReturn:
+        """Say what went wrong and end the process, from whatever thread."""
+        if not self._failing.acquire(blocking=False):
+            threading.Event().wait()  # another thread is at it
+        if isinstance(error, LostPeerError) or _GONE.search(str(error)):
+            # Let the one that was lost be seen first.
+            time.sleep(_LOST_PEER_WAITS_S)
+        message = str(error) if isinstance(error, PipesimError) else _described(error)
+        failure = ReplayError(f"rank {self.rank}, {self._doing}: {message}")
+        for child in self.children:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        get_error_handler().record_exception(failure)
+        sys.stderr.write(f"error: {failure}\n")
+        sys.stderr.flush()
+        os._exit(2)
+
+    def guarded(self, task: Callable[[], None]) -> Callable[[], None]:
+        """Return a task whose errors end the process."""
+
+        def run() -> None:
+            try:
+                task()
+            except BaseException as error:
+                self.fail(error)
+
+        return run
+
+
+def _described(error: BaseException) -> str:
+    if _GONE.search(str(error)):
+        return "lost another rank"
+    first = next((line for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__

@@ -1,0 +1,220 @@
+"""The Run: everything that the processes of a replay must know, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, NamedTuple, TypeAlias, get_args
+
+from pipesim.errors import ReplayError
+from pipesim.lowering import lower
+from pipesim.program import Compute, Message, Program
+from pipesim.scenario import DOWN, Scenario
+from pipesim.schedule import Op, Schedule
+from pipesim.transport import Delegated, Exchange, Nccl, Transport
+
+__all__ = ["ComputeKind", "DeviceKind", "LinkFault", "Route", "Run"]
+
+ComputeKind: TypeAlias = Literal["sleep", "matmul", "model"]
+"""``sleep`` holds each operator for its time in the scenario, ``matmul`` multiplies matrices
+for that long, ``model`` trains a small GPT."""
+
+DeviceKind: TypeAlias = Literal["cpu", "cuda"]
+
+FaultKind: TypeAlias = Literal["raise", "stop"]
+
+
+class Route(NamedTuple):
+    """The way from one device to a neighbour in one direction: what delegates serve."""
+
+    sender: int
+    receiver: int
+    direction: int
+
+    def __str__(self) -> str:
+        return f"{self.sender}→{self.receiver} {'down' if self.direction == DOWN else 'up'}"
+
+
+class LinkFault(NamedTuple):
+    """An injected failure of a link's direct path.
+
+    From the message of ``producer`` in iteration ``iteration`` on, counted after those to
+    warm up, sends over the link ``raise`` an error, or ``stop``: never end.
+    """
+
+    iteration: int
+    producer: Op
+    how: FaultKind = "raise"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A plan, a scenario, a transport, and how to replay them.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        The plan.
+    scenario : Scenario
+        Its links' delays are injected; its operator times are held by ``sleep`` and
+        ``matmul``.
+    transport : Nccl, Exchange or Delegated
+        The costs of messages that it states are injected like delays.
+    compute, device : str
+        What operators do, and where.
+    iterations, warmup : int
+        Iterations that count, and those before them that do not.
+    delegates : mapping of Route to int
+        Delegates of each route that has any.
+    timeout_s : float
+        Longest wait for anything in an iteration; after it a peer counts as lost.
+    failover_ms : float, optional
+        A send over a direct path that has not ended for so long, or fails, makes its link go
+        through delegates. None: a failure ends the run.
+    fault : LinkFault, optional
+        What to break.
+    seed : int
+        Of the model's parameters and data.
+
+    Raises
+    ------
+    ReplayError
+        The parts contradict each other.
+    ScheduleError
+        The plan does not fit the scenario.
+    """
+
+    schedule: Schedule
+    scenario: Scenario
+    transport: Transport
+    compute: ComputeKind = "sleep"
+    device: DeviceKind = "cpu"
+    iterations: int = 5
+    warmup: int = 1
+    delegates: Mapping[Route, int] = field(default_factory=dict)
+    timeout_s: float = 10.0
+    failover_ms: float | None = None
+    fault: LinkFault | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "delegates", dict(self.delegates))
+        self.schedule.check_fits(self.scenario)
+        if not isinstance(self.transport, Nccl | Exchange | Delegated):
+            raise ReplayError(
+                f"{self.transport} is no transport of processes: nccl, exchange or delegated"
+            )
+        if isinstance(self.transport, Nccl) and self.transport.eager_bytes:
+            raise ReplayError("a replay has no eager sends: leave eager_bytes out")
+        for name, value, choices in (
+            ("compute", self.compute, get_args(ComputeKind)),
+            ("device", self.device, get_args(DeviceKind)),
+        ):
+            if value not in choices:
+                raise ReplayError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+        if self.iterations < 1 or self.warmup < 0:
+            raise ReplayError("a replay needs at least one iteration, and no fewer warm-up than 0")
+        if self.timeout_s <= 0:
+            raise ReplayError("the time to wait for a peer must be above 0")
+        self._check_failover()
+
+    def _check_failover(self) -> None:
+        if self.failover_ms is None:
+            if self.fault is not None:
+                raise ReplayError("a link can only be broken where fail-over is on")
+            return
+        if isinstance(self.transport, Delegated):
+            raise ReplayError("fail-over is from a direct path: use nccl or exchange")
+        if self.device == "cuda":
+            raise ReplayError("fail-over works between CPU processes only")
+        if self.fault is not None:
+            if self.fault.producer not in {m.producer for m in self.messages}:
+                raise ReplayError(f"{self.fault.producer} sends nothing over a link")
+            if not 0 <= self.fault.iteration < self.iterations:
+                raise ReplayError(
+                    f"iterations are 0 to {self.iterations - 1}: none is {self.fault.iteration}"
+                )
+
+    @property
+    def devices(self) -> int:
+        """Number of devices, and so of worker processes."""
+        return self.schedule.devices
+
+    @property
+    def total_iterations(self) -> int:
+        """Iterations, those to warm up included."""
+        return self.warmup + self.iterations
+
+    def named(self, iteration: int) -> str:
+        """Return the name of an iteration, counted from the first to warm up."""
+        if iteration < self.warmup:
+            return f"warm-up iteration {iteration}"
+        return f"iteration {iteration - self.warmup}"
+
+    @cached_property
+    def program(self) -> Program:
+        """The instructions of each device."""
+        return lower(self.schedule, self.scenario, self.transport)
+
+    @cached_property
+    def messages(self) -> tuple[Message, ...]:
+        """Every message between devices, in an order that all processes agree on."""
+        return tuple(
+            sorted(
+                message
+                for device in self.program.instructions
+                for instruction in device
+                if isinstance(instruction, Compute)
+                for message in instruction.receives
+            )
+        )
+
+    @cached_property
+    def ops(self) -> dict[Op, int]:
+        """Every operator, numbered in an order that all processes agree on."""
+        return {op: number for number, op in enumerate(self.schedule.topological_order)}
+
+    @cached_property
+    def number(self) -> dict[Message, int]:
+        """The place of each message in :attr:`messages`."""
+        return {message: number for number, message in enumerate(self.messages)}
+
+    @cached_property
+    def routes(self) -> dict[Route, tuple[Message, ...]]:
+        """The messages of each route, in the order in which their operators run."""
+        sent = {message.producer: message for message in self.messages}
+        routes: dict[Route, list[Message]] = {}
+        for order in self.schedule.orders:
+            for op in order:
+                if message := sent.get(op):
+                    routes.setdefault(self.route(message), []).append(message)
+        return {route: tuple(messages) for route, messages in routes.items()}
+
+    def route(self, message: Message) -> Route:
+        """Return the route of a message."""
+        placement = self.schedule.placement
+        return Route(
+            placement[message.producer.stage],
+            placement[message.consumer.stage],
+            message.direction,
+        )
+
+    # -- injected times ------------------------------------------------------------------
+
+    def transfer_ms(self, message: Message) -> float:
+        """Time that the transport says a direct transfer takes, without the link's delay."""
+        base: float = getattr(self.transport, "base_ms", 0.0)
+        rate: float = getattr(self.transport, "bytes_per_ms", float("inf"))
+        return base + float(self.scenario.message_bytes[message.link]) / rate
+
+    def copy_ms(self, message: Message) -> float:
+        """Time that the transport says a copy to or from the host takes."""
+        latency: float = getattr(self.transport, "copy_ms", 0.0)
+        rate: float = getattr(self.transport, "copy_bytes_per_ms", float("inf"))
+        return latency + float(self.scenario.message_bytes[message.link]) / rate
+
+    def delegate_ms(self, message: Message) -> float:
+        """Time that a message occupies its delegate."""
+        base = self.transport.base_ms if isinstance(self.transport, Delegated) else 0.0
+        return base + float(self.scenario.delay_ms[message.link, message.direction])

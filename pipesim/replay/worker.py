@@ -1,0 +1,132 @@
+"""A worker: one process for one device of a plan.
+
+Started by ``pipesim replay``, or by hand on several machines::
+
+    torchrun --nnodes 2 --nproc-per-node 2 … -m pipesim.replay.worker run.json -o result.json
+
+It reads nothing but the run, which is JSON, and talks to the addresses that the launcher
+gives. Rank 0 writes the result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from pipesim.errors import ReplayError
+from pipesim.files import write_text
+from pipesim.replay import clocks
+from pipesim.replay.delegates import Store
+from pipesim.replay.delegation import Delegation
+from pipesim.replay.direct import Direct
+from pipesim.replay.failover import Failover
+from pipesim.replay.guard import Guard, follow, wake_promptly
+from pipesim.replay.kinds import payload, work
+from pipesim.replay.launch_queue import LaunchQueue
+from pipesim.replay.logbook import rank_document, result_json
+from pipesim.replay.run import Run
+from pipesim.replay.run_json import load_run
+
+__all__ = ["main"]
+
+_STARTING = timedelta(seconds=60)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one worker to its end."""
+    options = _options(arguments)
+    rank, world = (int(os.environ.get(name, "-1")) for name in ("RANK", "WORLD_SIZE"))
+    if rank < 0:
+        sys.exit("error: a worker is started by pipesim replay, or by torchrun")
+    guard = Guard(rank, options.status and options.status / f"rank{rank}")
+    try:
+        run = load_run(options.run)
+        if run.devices != world:
+            raise ReplayError(f"the plan is for {run.devices} devices, not for {world} processes")
+        follow(os.getppid())
+        _work(run, rank, options.output, guard)
+    except BaseException as error:
+        guard.fail(error)
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="pipesim.replay.worker", description=main.__doc__)
+    parser.add_argument("run", type=Path, help="what `pipesim replay --prepare` has written")
+    parser.add_argument("-o", "--output", type=Path, help="where rank 0 writes the result")
+    parser.add_argument("--status", type=Path, help=argparse.SUPPRESS)
+    return parser.parse_args(arguments)
+
+
+def _work(run: Run, rank: int, output: Path | None, guard: Guard) -> None:
+    torch.set_num_threads(1)
+    wake_promptly()
+    store = Store(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+    # Delegates are forked, so before anything here starts a thread or touches a GPU.
+    delegation = Delegation(run, rank, lambda link: payload(run, link).size_bytes, store, guard)
+    delegation.watch()
+    dist.init_process_group("gloo", timeout=_STARTING)
+    # A transfer that is given up spoils its group for others: this one is for them alone.
+    transfers, group = (dist.new_group(timeout=timedelta(seconds=run.timeout_s)) for _ in "12")
+    doing = work(run, rank, torch.device("cpu"))
+    direct = Direct(run, doing.payload, transfers)
+    path = direct if run.failover_ms is None else Failover(run, direct, delegation)
+    queue = LaunchQueue(run, rank, doing, path, delegation, guard)
+    dist.barrier()
+    first = clocks.read(rank, group)
+    records = []
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    for iteration in range(run.total_iterations):
+        guard.enter(f"before {run.named(iteration)}")
+        doing.begin(iteration)
+        queue.begin(iteration)
+        dist.barrier(group)
+        record = queue.run()
+        guard.enter(f"after {run.named(iteration)}")
+        dist.barrier(group)
+        delegation.record(record)
+        records.append(record)
+        doing.finish()
+        gc.collect()
+    guard.enter("at the end")
+    clock = clocks.Clock(first, clocks.read(rank, group))
+    switches = path.switches if isinstance(path, Failover) else []
+    said = rank_document(run, clock, records, switches, doing.report())
+    delegation.close()
+    _deliver(said, run, rank, output)
+    dist.barrier()
+    delegation.end()
+    # Threads of a path that was given up may still wait for it.
+    os._exit(0)
+
+
+def _deliver(said: dict[str, object], run: Run, rank: int, output: Path | None) -> None:
+    """Bring what every rank has to say to rank 0, which writes it."""
+    content = json.dumps(said).encode()
+    size = torch.tensor([len(content)])
+    if rank:
+        dist.send(size, 0)
+        dist.send(torch.frombuffer(bytearray(content), dtype=torch.uint8), 0)
+        return
+    ranks = [content.decode()]
+    for other in range(1, run.devices):
+        dist.recv(size, other)
+        received = torch.empty(int(size), dtype=torch.uint8)
+        dist.recv(received, other)
+        ranks.append(received.numpy().tobytes().decode())
+    if output:
+        write_text(output, result_json(run, ranks))
+
+
+if __name__ == "__main__":
+    main()
