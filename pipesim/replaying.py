@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from pipesim import latency
 from pipesim.engine import simulate
 from pipesim.errors import ReplayError
 from pipesim.replay.measured import Measured, SwitchFacts
 from pipesim.replay.run import ComputeKind, DeviceKind, LinkFault, Route, Run
 from pipesim.scenario import Array, Direction, Kind, Scenario
-from pipesim.schedule import Op, Schedule
+from pipesim.schedule import Schedule
 from pipesim.timeline import Timeline
 from pipesim.transport import Delegated, Transport
 from pipesim.transport import transport as transport_named
@@ -196,9 +197,8 @@ class Replayed:
         scenario = self.run.scenario
         if self.run.compute != "model":
             return scenario
-        last = self.measured.timelines[max(self.run.warmup - 1, 0)]
         taken: dict[tuple[Kind, int], list[float]] = defaultdict(list)
-        for op, span in last.spans.items():
+        for op, span in self._last_warmup.spans.items():
             taken[op.kind, op.stage].append(span.end_ms - span.start_ms)
         given: dict[str, Array] = {}
         for kind in {kind for kind, _ in taken}:
@@ -236,23 +236,38 @@ class Replayed:
         """The iteration that counts whose time is nearest to the median."""
         return min(self.measured.counted, key=lambda t: abs(t.iteration_ms - self.measured_ms))
 
-    @cached_property
+    @property
     def median_start_error_ms(self) -> float:
         """How far operators start from where they were predicted, the median over all."""
-        predicted = self.predicted
-        return float(
-            np.median(
-                [
-                    abs(span.start_ms - timeline.start_ms - self._start_ms(predicted, op))
-                    for timeline in self.measured.counted
-                    for op, span in timeline.spans.items()
-                ]
-            )
-        )
+        return self._start_error_ms(self.predicted)
 
-    @staticmethod
-    def _start_ms(timeline: Timeline, op: Op) -> float:
-        return timeline.spans[op].start_ms - timeline.start_ms
+    @cached_property
+    def base_ms(self) -> float:
+        """What a message took in the last warm-up iteration beyond what was injected."""
+        return latency.base_ms(self.run, self._last_warmup)
+
+    @cached_property
+    def predicted_with_base(self) -> Timeline:
+        """The engine's timeline with :attr:`base_ms` on links that have no delay."""
+        return latency.predicted_with(self.run, self.predicted, self.base_ms)
+
+    @property
+    def median_start_error_with_base_ms(self) -> float:
+        """The median start error against :attr:`predicted_with_base`."""
+        return self._start_error_ms(self.predicted_with_base)
+
+    def _start_error_ms(self, predicted: Timeline) -> float:
+        starts = {op: span.start_ms - predicted.start_ms for op, span in predicted.spans.items()}
+        errors = [
+            abs(span.start_ms - timeline.start_ms - starts[op])
+            for timeline in self.measured.counted
+            for op, span in timeline.spans.items()
+        ]
+        return float(np.median(errors))
+
+    @property
+    def _last_warmup(self) -> Timeline:
+        return self.measured.timelines[max(self.run.warmup - 1, 0)]
 
     @property
     def gradient_error(self) -> float | None:
@@ -303,6 +318,9 @@ class Replayed:
             "median_start_error_ms": self.median_start_error_ms,
             "iterations_ms": self.iterations_ms,
             "events": self.events,
+            "base_ms": self.base_ms,
+            "predicted_with_base_ms": self.predicted_with_base.iteration_ms,
+            "median_start_error_with_base_ms": self.median_start_error_with_base_ms,
             "clocks": [clock._asdict() for clock in self.measured.clocks],
             "delegates": 2 * sum(self.run.delegates.values()),
         }

@@ -35,3 +35,18 @@ def damaged(valid: bytes, count: int, seed: int = 0) -> Iterator[bytes]:
             case _:
                 twice = chance.randrange(len(lines))
                 yield b"".join([*lines[: twice + 1], *lines[twice:]])
+
+
+STRANGE = (None, True, -1, 0, 1, 7, 2**53, 10**400, 0.5, 1e300, "", "0F0", "down", [], [[]], {})
+
+
+def strange(document: object, chance: random.Random) -> object:
+    """Return parsed JSON with one value, anywhere inside, replaced, left out or doubled."""
+    if not document or not isinstance(document, dict | list) or chance.random() < 0.1:
+        return chance.choice(STRANGE)
+    if isinstance(document, dict):
+        key = chance.choice(list(document))
+        return document | {key: strange(document[key], chance)}
+    at = chance.randrange(len(document))
+    new = [[], [document[at]] * 2, [strange(document[at], chance)]][chance.randrange(3)]
+    return [*document[:at], *new, *document[at + 1 :]]

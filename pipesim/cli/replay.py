@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,7 +26,7 @@ from pipesim.replay.measured import load_result
 from pipesim.replay.run import LinkFault, Run
 from pipesim.replay.run_json import save_run
 from pipesim.replaying import Replayed, launched, prepare
-from pipesim.wording import described, milliseconds, plain
+from pipesim.wording import described, plain
 from planners import plan as plan_with
 
 __all__ = ["replay"]
@@ -211,16 +212,20 @@ def _show(replayed: Replayed, quiet: bool) -> None:
             Column("error\n%", [f"{100 * error:+.1f}" for error in errors]),
         ],
     )
+    show("", f"operators start {_ms(replayed.median_start_error_ms)} from prediction (median)")
+    based = replayed.predicted_with_base
     show(
-        "",
-        f"operators start {milliseconds(replayed.median_start_error_ms)} from prediction (median)",
+        f"a message takes {_ms(replayed.base_ms)} here: knowing that, {_ms(based.iteration_ms, 1)} "
+        f"are predicted, and starts {_ms(replayed.median_start_error_with_base_ms)} from it"
     )
     clocks = replayed.measured.clocks
     show(
-        f"clocks agree to {milliseconds(max(c.uncertainty_ms for c in clocks))}"
-        f" (offset up to {milliseconds(max(abs(c.offset_ms) for c in clocks))},"
+        f"clocks agree to {_ms(max(c.uncertainty_ms for c in clocks))}"
+        f" (offset up to {_ms(max(abs(c.offset_ms) for c in clocks))},"
         f" drift up to {plain(max(abs(c.drift_ppm) for c in clocks), 1)} ppm)"
     )
+    if shared := _shared_cores(run):
+        show(shared)
     if replayed.gradient_error is not None:
         show(f"gradients differ from the unpipelined model's by {replayed.gradient_error:.1g}")
     for size, index in zip(replayed.host_bytes or [], range(run.devices), strict=False):
@@ -228,6 +233,17 @@ def _show(replayed: Replayed, quiet: bool) -> None:
             show(f"device {index} kept up to {size / 2**20:.1f} MiB of activations on its host")
     for event in replayed.events:
         show(_sentence(event))
+
+
+def _ms(time_ms: float, digits: int = 2) -> str:
+    return f"{plain(time_ms, digits)} ms"
+
+
+def _shared_cores(run: Run) -> str:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    if run.compute == "sleep" or run.device == "cuda" or run.devices <= (cores or 1):
+        return ""
+    return f"{run.devices} workers share {cores} cores here: operators slow each other down"
 
 
 def _processes(run: Run) -> str:
@@ -239,6 +255,6 @@ def _processes(run: Run) -> str:
 def _sentence(event: dict[str, Any]) -> str:
     return (
         f"link {event['link']} failed in iteration {event['iteration']}: rank {event['rank']} went "
-        f"over to delegates with {event['message']} at {milliseconds(event['at_ms'])}, after "
-        f"{milliseconds(event['waited_ms'])}; that iteration took {event['cost_ms']:+.1f} ms"
+        f"over to delegates with {event['message']} at {_ms(event['at_ms'], 1)}, after "
+        f"{_ms(event['waited_ms'], 1)}; that iteration took {event['cost_ms']:+.1f} ms"
     )

@@ -23,7 +23,7 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 
 from pipesim.replay import clocks
 from pipesim.replay.clocks import now_ns
-from pipesim.replay.guard import follow, hold_until
+from pipesim.replay.guard import end_with_parent, follow, hold_until
 from pipesim.replay.run import Route
 from pipesim.replay.slots import DONE, DUE, FILLED, HANDED, LEAD, TAKEN, Slots
 
@@ -65,6 +65,7 @@ class Pair(NamedTuple):
         """Become rank 0, which sends, or 1, which receives, of a group of two."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        end_with_parent()
         follow(self.worker)
         name = f"delegates/{'-'.join(map(str, self.route))}/{self.number}"
         dist.init_process_group(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import selectors
+import signal
 import statistics
 import threading
 from collections import deque
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from pipesim.errors import ReplayError
 from pipesim.program import Message
+from pipesim.replay.clocks import now_ns
 from pipesim.replay.delegates import LOST_PEER, Bell, Pair, Store, receive, send
 from pipesim.replay.guard import Guard, LostPeerError
 from pipesim.replay.record import Record
@@ -24,6 +26,9 @@ from pipesim.replay.run import Route, Run
 from pipesim.replay.slots import DONE, DUE, FILLED, HANDED, LEAD, TAKEN, Slots
 
 __all__ = ["Delegation"]
+
+
+_MOST_LEAD_MS = 2.0
 
 
 class _Side(NamedTuple):
@@ -68,6 +73,7 @@ class Delegation:
         self._waiting: frozenset[Message] = frozenset()
         self._queue: deque[Message] = deque()
         self._landed: set[Message] = set()
+        self._heard_ns: dict[Message, int] = {}
         self._out: dict[Route, _Side] = {}
         self._into: dict[Route, _Side] = {}
         for route, delegates in run.delegates.items():
@@ -104,6 +110,11 @@ class Delegation:
                 self._guard.children.append(process.pid)
                 yield str(pair), process
 
+    def pin(self) -> None:
+        """Pin the slots, so that copies between them and a GPU need not be waited for."""
+        for side in (self._out | self._into).values():
+            side.slots.register()
+
     def watch(self) -> None:
         """Start the threads that hear what lands and see which delegate ends."""
         for name, task in (("landing", self._land), ("delegates", self._mind)):
@@ -119,6 +130,7 @@ class Delegation:
                 for key, _ in selector.select():
                     route, bell = key.data
                     message = self._run.routes[route][bell.heard()]
+                    self._heard_ns[message] = now_ns()
                     if message in self._waiting:
                         self._landed.add(message)
                     else:
@@ -136,7 +148,11 @@ class Delegation:
             if process.exitcode == LOST_PEER:
                 raise LostPeerError(f"{name} lost its pair")
             code = process.exitcode or 0
-            how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+            how = (
+                f"was killed by {signal.Signals(-code).name}"
+                if code < 0
+                else f"ended with code {code}"
+            )
             raise ReplayError(f"{name} {how}")
 
     def begin(
@@ -188,22 +204,23 @@ class Delegation:
                 if header[FILLED] == self._iteration + 1:
                     record.step(message, "delegate", int(header[TAKEN]), int(header[DONE]))
 
-    def learn(self, copied_ns: Mapping[Message, int]) -> None:
+    def learn(self, copying_ns: Mapping[Message, int]) -> None:
         """Let delegates make up for the time from their flag to the device.
 
         Parameters
         ----------
-        copied_ns : mapping of Message to int
-            When the messages of the iteration were on the device, before a stated copy.
+        copying_ns : mapping of Message to int
+            How long the messages of the iteration took to copy, beyond what is stated.
         """
         for route, side in self._into.items():
-            lags = [
-                copied_ns[message] - (int(header[DUE]) - int(header[LEAD]))
+            late = [
+                self._heard_ns[message] + copying_ns[message] - int(header[DUE] - header[LEAD])
                 for message, header in zip(self._run.routes[route], side.slots.headers, strict=True)
-                if message in copied_ns and self._run.delegate_ms(message) > 0
+                if message in copying_ns and self._run.delegate_ms(message) > _MOST_LEAD_MS
             ]
-            if lags:
-                side.slots.headers[:, LEAD] = max(0, round(statistics.median(lags)))
+            if late:
+                lead = min(max(0, round(statistics.median(late))), round(1e6 * _MOST_LEAD_MS))
+                side.slots.headers[:, LEAD] = lead
 
     def close(self) -> None:
         """Expect the delegates to end from now on."""

@@ -53,10 +53,10 @@ class GptShape:
     """
 
     layers: int = 1
-    width: int = 128
+    width: int = 64
     heads: int = 4
-    sequence: int = 64
-    vocabulary: int = 128
+    sequence: int = 32
+    vocabulary: int = 64
     batch: int = 2
 
     def __post_init__(self) -> None:

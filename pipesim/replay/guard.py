@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import shutil
 import signal
 import sys
 import threading
@@ -22,12 +23,26 @@ from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 from pipesim.errors import PipesimError, ReplayError
 
-__all__ = ["Guard", "LostPeerError", "follow", "hold_until", "wake_promptly"]
+__all__ = [
+    "LAUNCHER",
+    "Guard",
+    "LostPeerError",
+    "end_with_parent",
+    "follow",
+    "hold_until",
+    "wake_promptly",
+]
+
+LAUNCHER = "PIPESIM_LAUNCHER"
+"""In the environment of workers that ``pipesim replay`` starts: its process, and the temporary
+folder that it cannot remove when it is killed."""
 
 _PATIENCE_S = 0.2
 _LOST_PEER_WAITS_S = 1.5
 _STATUS_BYTES = 200
+_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _GONE = re.compile("Connection (closed|reset) by peer|Broken pipe")  # in words of gloo
+_PR_SET_PDEATHSIG = 1
 _PR_SET_TIMERSLACK = 29
 _INEXACT_NS = 80_000
 
@@ -49,14 +64,27 @@ def hold_until(time_ns: int) -> None:
 
 
 def follow(parent: int) -> None:
-    """End this process, from another thread, once process ``parent`` is not its parent."""
+    """End this process, from another thread, once process ``parent`` is not its parent.
+
+    What :data:`LAUNCHER` names counts first: a parent may end before anybody asks who it is.
+    """
+    launcher, _, folder = os.environ.pop(LAUNCHER, "").partition(" ")
+    parent = int(launcher or parent)
 
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(_PATIENCE_S)
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
         os._exit(2)
 
     threading.Thread(target=watch, name="follow", daemon=True).start()
+
+
+def end_with_parent() -> None:
+    """Ask Linux to kill this process with its parent, even while it is stopped."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
 
 
 def wake_promptly() -> None:
@@ -103,7 +131,7 @@ class Guard:
         for child in self.children:
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
-        get_error_handler().record_exception(failure)
+        _record(failure)
         sys.stderr.write(f"error: {failure}\n")
         sys.stderr.flush()
         os._exit(2)
@@ -118,6 +146,17 @@ class Guard:
                 self.fail(error)
 
         return run
+
+
+def _record(failure: ReplayError) -> None:
+    """Leave word for the launcher, all or nothing: it may end this process at any moment."""
+    file = os.environ.get(_ERROR_FILE)
+    if file is None:
+        return
+    os.environ[_ERROR_FILE] = f"{file}.part"
+    get_error_handler().record_exception(failure)
+    with suppress(OSError):
+        Path(f"{file}.part").replace(file)
 
 
 def _described(error: BaseException) -> str:

@@ -57,30 +57,36 @@ class Held:
     def begin(self, iteration: int) -> None:
         """Stamp with this iteration from now on."""
         self._iteration = iteration
+        self._wrong = torch.zeros((), dtype=torch.int64, device=self._device)
 
     def run(self, op: Op, received: Tensor | None, ready_ns: int) -> Tensor | None:
         """Take the operator's time."""
         neighbours = [need for need in self._run.schedule.needs(op) if need.stage != op.stage]
-        if neighbours and self._device.type == "cpu":
+        if neighbours:
             self._check(op, neighbours[0], received)
         link = op.stage if op.kind == "F" else op.stage - 1
         output: Tensor | None = None
         if op.kind != "W" and 0 <= link < self._run.scenario.stages - 1:
             output = self.payload(link).empty(self._device)
-            output[0] = self._stamp(op)
+            output[:1].fill_(self._stamp(op))
         self._hold(ready_ns, float(self._durations[op.kind][op.stage, op.microbatch]))
         return output
 
     def _check(self, op: Op, need: Op, received: Tensor | None) -> None:
-        stamp = None if received is None else int(received[0])
-        if stamp != self._stamp(need):
+        """Compare the stamp: at once, or on a GPU, which nobody may wait for, in the end."""
+        wanted = self._stamp(need)
+        if received is not None and self._device.type != "cpu":
+            self._wrong += received[0] != wanted
+        elif received is None or int(received[0]) != wanted:
             raise ReplayError(f"{op} got something else than what {need} sends")
 
     def _stamp(self, op: Op) -> int:
         return self._iteration * len(self._run.ops) + self._run.ops[op]
 
     def finish(self) -> None:
-        """Nothing is left of an iteration."""
+        """Make sure that every operator got what it needs."""
+        if wrong := int(self._wrong):
+            raise ReplayError(f"{wrong} operators got something else than what they need")
 
     def report(self) -> dict[str, object]:
         """There is nothing to say of these."""
@@ -124,7 +130,7 @@ def busy(device: torch.device) -> Callable[[int, float], None]:
 
     def spin(units: int) -> None:
         if units:
-            torch.cuda._sleep(units * unit)
+            torch.cuda._sleep(units * unit)  # type: ignore[no-untyped-call]
 
     each = _seconds_each(spin, device)
 

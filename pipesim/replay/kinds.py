@@ -10,7 +10,7 @@ from pipesim.replay.work import Payload, Work
 
 __all__ = ["payload", "work"]
 
-_MATRIX = {"cpu": (256, torch.float32), "cuda": (1024, torch.bfloat16)}
+_MATRIX = {"cpu": (256, torch.float32), "cuda": (2048, torch.bfloat16)}
 
 
 def payload(run: Run, link: int) -> Payload:

@@ -83,7 +83,7 @@ class LaunchQueue:
         self._progress = 0
         self._outputs: dict[Op, Tensor | None] = {}
         self._inputs: dict[Message, Tensor] = {}
-        self._copied: dict[Message, int] = {}
+        self._copying: dict[Message, int] = {}
         self._computed: dict[Op, Mark] = {}
         self._arrived: dict[Message, Mark] = {message: Mark() for message in self._received}
         self._delegation.begin(iteration, tuple(self._fetched), self._fetch)
@@ -98,7 +98,7 @@ class LaunchQueue:
             Nothing has started for too long.
         """
         ends: list[Mark] = []
-        compute = gate = Mark(now_ns())
+        begin = compute = gate = Mark()
         streams: dict[Hashable, Mark] = {}
         for instruction in self._instructions:
             end, opened = Mark(), Mark()
@@ -109,10 +109,10 @@ class LaunchQueue:
                     after(waits, self._operator(instruction, waits, opened, end))
                     compute = self._computed[op] = end
                 case Group(stream):
-                    waits = [gate, streams.get(stream, gate)]
+                    waits = [gate, streams.get(stream, begin)]
                     waits += [self._computed[message.producer] for message in instruction.sends]
                     waits += ends if instruction.blocking else []
-                    after(waits, self._group(instruction, opened, end))
+                    after(waits, self._group(instruction, waits, opened, end))
                     streams[stream] = end
                 case Post(message):
                     after([self._computed[message.producer]], self._copy(message, end))
@@ -120,8 +120,9 @@ class LaunchQueue:
             if not isinstance(instruction, Post):
                 self._announce(f"{self._run.named(self._iteration)}, {instruction}", gate)
                 gate = opened
+        begin.happen(now_ns())
         self._watch(ends)
-        self._delegation.learn(self._copied)
+        self._delegation.learn(self._copying)
         return self._record
 
     # -- waiting -------------------------------------------------------------------------
@@ -177,7 +178,7 @@ class LaunchQueue:
 
     # -- groups --------------------------------------------------------------------------
 
-    def _group(self, group: Group, opened: Mark, end: Mark) -> Kernel:
+    def _group(self, group: Group, waits: list[Mark], opened: Mark, end: Mark) -> Kernel:
         stream = self._p2p[group.stream]
         messages = (*group.sends, *group.receives)
         delays = [self._delay_ns(message, "occupancy_ms") for message in group.sends]
@@ -192,11 +193,12 @@ class LaunchQueue:
 
         def occupy() -> None:
             """Run the busy kernels of injected delays, directly before the group."""
+            over = max(mark.time_ns or 0 for mark in waits)
             for message, delay in zip(group.sends, delays, strict=True):
                 if delay and self._path.is_direct(message.link):
-                    begun = now_ns()
-                    hold_until(begun + delay)
-                    self._record.step(message, "busy", begun, now_ns())
+                    begun, over = over, over + delay
+                    hold_until(over)
+                    self._record.step(message, "busy", begun, over)
             begin()
 
         def begin() -> None:
@@ -262,7 +264,7 @@ class LaunchQueue:
         begun = now_ns()
         content = self._delegation.fetch(message)
         self._inputs[message] = self._work.payload(message.link).of_bytes(content)
-        self._copied[message] = now_ns()
+        self._copying[message] = now_ns() - begun
         copied = _held(begun, round(1e6 * self._run.copy_ms(message)))
         self._arrived[message].happen(copied)
         self._record.step(message, "copy-in", begun, copied)

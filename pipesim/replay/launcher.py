@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
+from torch.distributed.elastic.multiprocessing import (
+    DefaultLogsSpecs,
+    SignalException,
+    Std,
+    SubprocessContext,
+)
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from pipesim.errors import ReplayError
 from pipesim.replay import rendezvous
+from pipesim.replay.guard import LAUNCHER
 from pipesim.replay.measured import Measured, load_result
 from pipesim.replay.run import Run
 from pipesim.replay.run_json import save_run
@@ -42,9 +51,22 @@ def launch(run: Run, port: int = 0) -> Measured:
         The processes could not start, or one of them ended early; the message names its
         rank and its instruction. All of them have ended.
     """
-    listening = rendezvous.listen(_LOOPBACK, port)
-    rendezvous.register(listening)
-    with tempfile.TemporaryDirectory(prefix="pipesim-") as folder, _environment():
+    with closing(rendezvous.listen(_LOOPBACK, port)) as listening:
+        rendezvous.register(listening)
+        try:
+            return _launched(run)
+        except OSError as error:
+            raise ReplayError(f"cannot start processes: {error}") from None
+
+
+def _launched(run: Run) -> Measured:
+    with (
+        tempfile.TemporaryDirectory(prefix="pipesim-") as folder,
+        _environment(folder),
+        _impatient() as outlived,
+        # torch leaves the workers' log files to the garbage collector.
+        warnings.catch_warnings(action="ignore", category=ResourceWarning),
+    ):
         place = Path(folder)
         save_run(run, place / "run.json")
         config = LaunchConfig(
@@ -62,19 +84,22 @@ def launch(run: Run, port: int = 0) -> Measured:
         try:
             elastic_launch(config, sys.executable)(*worker, *options)
         except ChildFailedError as error:
-            raise ReplayError(_blame(error.failures, place)) from None
+            failures = [f for rank, f in error.failures.items() if rank not in outlived]
+            raise ReplayError(_blame(failures, place)) from None
         except SignalException:
             raise ReplayError("interrupted") from None
         return load_result(place / "result.json")
 
 
 @contextmanager
-def _environment() -> Iterator[None]:
+def _environment(folder: str) -> Iterator[None]:
     """Set what the launcher and the workers read from the environment, and put it back."""
     loopback = "lo0" if sys.platform == "darwin" else "lo"
     wanted = {
-        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", loopback),
+        LAUNCHER: f"{os.getpid()} {folder}",
+        "GLOO_SOCKET_IFNAME": loopback,
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(_SHUTDOWN_S),
+        "TORCH_DISTRIBUTED_DEBUG": "OFF",
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
     }
@@ -93,20 +118,49 @@ def _environment() -> Iterator[None]:
                 os.environ.pop(name, None)
 
 
-def _blame(failures: Mapping[int, ProcessFailure], folder: Path) -> str:
+@contextmanager
+def _impatient() -> Iterator[set[int]]:
+    """Give workers less time to end after another has failed: torch gives half a minute.
+
+    Gives the ranks that were still there, so were not the first to fail.
+    """
+    context: Any = SubprocessContext
+    close = context.close
+    outlived: set[int] = set()
+
+    def close_soon(self: Any, death_sig: signal.Signals | None = None, timeout: int = 0) -> None:
+        for rank, handler in self.subprocess_handlers.items():
+            if handler.proc.poll() is None:
+                outlived.add(rank)
+        close(self, death_sig, _SHUTDOWN_S)
+
+    context.close = close_soon
+    try:
+        yield outlived
+    finally:
+        context.close = close
+
+
+def _blame(failures: Sequence[ProcessFailure], folder: Path) -> str:
     """Say who ended the run: a killed process rather than those that missed it."""
-    killed = [failure for failure in failures.values() if failure.exitcode < 0]
-    # The launcher itself ends the others by SIGTERM.
-    first = next((failure for failure in killed if failure.signal_name() != "SIGTERM"), None)
-    said = [failure for failure in failures.values() if failure.exitcode > 0]
-    if first is None and said:
-        first = min(said, key=lambda failure: failure.timestamp)
-        said_it: object = first.message
-        message = said_it.get("message") if isinstance(said_it, dict) else said_it
-        return str(message).removeprefix("ReplayError: ")
-    first = first or killed[0]
-    doing = _status(first.local_rank, folder)
-    return f"rank {first.local_rank}, {doing}: was killed by {first.signal_name()}"
+    first = min(failures, key=lambda failure: (failure.exitcode > 0, failure.timestamp))
+    said: object = first.message
+    if first.exitcode > 0 and isinstance(said, dict):
+        return str(said.get("message")).removeprefix("ReplayError: ")
+    killed = f"was killed by {first.signal_name()}"
+    why = killed if first.exitcode < 0 else _last_words(first.local_rank, folder)
+    return f"rank {first.local_rank}, {_status(first.local_rank, folder)}: {why}"
+
+
+def _last_words(rank: int, folder: Path) -> str:
+    """Return the last line on the standard error of a worker that could not say more."""
+    lines = [
+        line.strip()
+        for path in folder.glob(f"*/*/{rank}/stderr.log")
+        for line in path.read_text(errors="replace").splitlines()
+        if line.strip()
+    ]
+    return lines[-1] if lines else "ended without a word"
 
 
 def _status(rank: int, folder: Path) -> str:

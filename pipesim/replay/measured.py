@@ -153,6 +153,14 @@ class _Rank(NamedTuple):
     report: Mapping[str, object]
 
 
+_REPORTED: dict[str, Parser[Any]] = {
+    "gradient_errors": list_of(number),
+    "loss_errors": list_of(number),
+    "losses": list_of(number),
+    "host_bytes": whole,
+}
+
+
 def _measured(run: Run, ranks: Sequence[_Rank]) -> Measured:
     starts: list[int] = []
     timelines: list[Timeline] = []
@@ -201,12 +209,18 @@ def _read_rank(run: Run, table: Table) -> _Rank:
         entry.close()
         return _Iteration(compute, steps)
 
+    def iteration_number(value: object, place: Place) -> int:
+        index = whole(value, place)
+        if index >= run.total_iterations:
+            raise place.error(f"there is no iteration {index}")
+        return index
+
     clock = table.take("clock", Table)
     rank = _Rank(
         ClockFacts(*(clock.take(field, number) for field in ClockFacts._fields)),
         table.take("iterations", list_of(iteration)),
-        table.take("switches", list_of(_row(whole, message, _time, _time))),
-        cast(Mapping[str, object], table.take("report", _mapping)),
+        table.take("switches", list_of(_row(iteration_number, message, _time, _time))),
+        table.take("report", _report),
     )
     clock.close()
     table.close()
@@ -228,7 +242,7 @@ def _row(*parsers: Parser[Any]) -> Parser[Any]:
 def _op(value: object, place: Place) -> Op:
     try:
         return Op.parse(text(value, place))
-    except ScheduleError as error:
+    except (ScheduleError, ValueError) as error:  # ValueError: an index of thousands of digits
         raise place.error(str(error)) from None
 
 
@@ -244,7 +258,8 @@ def _time(value: object, place: Place) -> int:
     return value
 
 
-def _mapping(value: object, place: Place) -> dict[str, object]:
+def _report(value: object, place: Place) -> Mapping[str, object]:
     if not isinstance(value, dict):
         raise place.error("must be an object")
-    return value
+    checked = {key: _REPORTED[key](value[key], place.at(key)) for key in _REPORTED if key in value}
+    return value | checked

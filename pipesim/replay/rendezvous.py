@@ -33,6 +33,8 @@ def listen(host: str, port: int) -> socket.socket:
     """
     listening = socket.socket()
     try:
+        # An earlier run's connections, long closed, may still occupy the port.
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
         listening.listen()
     except (OSError, OverflowError) as error:

@@ -33,7 +33,8 @@ from pipesim.formats._document import Place, Table, list_of, number, text, whole
 from pipesim.formats._json import parse_json
 from pipesim.formats.plan_json import plan_json, read_plan
 from pipesim.formats.scenario_toml import read_scenario, scenario_document
-from pipesim.replay.run import ComputeKind, DeviceKind, LinkFault, Route, Run
+from pipesim.program import Post
+from pipesim.replay.run import ComputeKind, DeviceKind, FaultKind, LinkFault, Route, Run
 from pipesim.scenario import Direction
 from pipesim.schedule import Op
 from pipesim.transport import Transport
@@ -42,6 +43,7 @@ from pipesim.transport import transport as transport_named
 __all__ = ["load_run", "read_run", "run_document", "save_run"]
 
 _FORMAT, _VERSION = "pipesim-replay", 1
+_LONGEST_S = 1e6
 _DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 
 
@@ -112,17 +114,35 @@ def read_run(value: object, place: Place) -> Run:
         "device": cast(DeviceKind, table.take("device", text)),
         "iterations": table.take("iterations", whole),
         "warmup": table.take("warmup", whole),
-        "delegates": dict(table.take("delegates", list_of(_delegates))),
-        "timeout_s": table.take("timeout_s", number),
+        "delegates": table.take("delegates", _delegates),
+        "timeout_s": table.take("timeout_s", _seconds),
         "seed": table.take("seed", whole),
         "failover_ms": table.take_or("failover_ms", number, None),
         "fault": table.take_or("fault", _fault, None),
     }
     table.close()
     try:
-        return Run(**given)
+        run = Run(**given)
     except PipesimError as error:
         raise place.error(str(error)) from None
+    _check_delegates(run, place.at("delegates"))
+    return run
+
+
+def _check_delegates(run: Run, place: Place) -> None:
+    """Raise FormatError where delegates have nothing to do, or are missing."""
+    for route, processes in run.delegates.items():
+        most = len(run.routes.get(route, ()))
+        if not most:
+            raise place.error(f"nothing is sent from {route}")
+        if not 1 <= processes <= most:
+            raise place.error(f"{route} needs from 1 to {most}, not {processes}")
+    instructions = (i for device in run.program.instructions for i in device)
+    posted = {run.route(i.message) for i in instructions if isinstance(i, Post)}
+    needed = posted if run.failover_ms is None else set(run.routes)
+    for route in run.routes:
+        if route in needed and route not in run.delegates:
+            raise place.error(f"{route} has none")
 
 
 def _transport_document(transport: Transport) -> dict[str, object]:
@@ -157,7 +177,23 @@ def _flag(value: object, place: Place) -> bool:
     return value
 
 
-def _delegates(value: object, place: Place) -> tuple[Route, int]:
+def _seconds(value: object, place: Place) -> float:
+    seconds = number(value, place)
+    if seconds > _LONGEST_S:
+        raise place.error(f"must be at most {_LONGEST_S:g}")
+    return seconds
+
+
+def _delegates(value: object, place: Place) -> dict[Route, int]:
+    given: dict[Route, int] = {}
+    for index, (route, processes) in enumerate(list_of(_of_route)(value, place)):
+        if route in given:
+            raise place.at(index).error(f"{route} is given twice")
+        given[route] = processes
+    return given
+
+
+def _of_route(value: object, place: Place) -> tuple[Route, int]:
     table = Table(value, place)
     sender, receiver = table.take("sender", whole), table.take("receiver", whole)
     direction = table.take("direction", text)
@@ -174,11 +210,13 @@ def _fault(value: object, place: Place) -> LinkFault:
     producer = table.take("producer", _op)
     how = table.take("how", text)
     table.close()
-    return LinkFault(iteration, producer, how)  # type: ignore[arg-type]
+    if how not in get_args(FaultKind):
+        raise place.at("how").error(f"must be one of {', '.join(get_args(FaultKind))}")
+    return LinkFault(iteration, producer, cast(FaultKind, how))
 
 
 def _op(value: object, place: Place) -> Op:
     try:
         return Op.parse(text(value, place))
-    except ScheduleError as error:
+    except (ScheduleError, ValueError) as error:  # ValueError: an index of thousands of digits
         raise place.error(str(error)) from None

@@ -77,8 +77,9 @@ class Slots:
     def register(self) -> None:
         """Pin the memory for copies to and from a GPU."""
         everything = torch.frombuffer(self._map, dtype=torch.uint8)
+        runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         torch.cuda.check_error(
-            torch.cuda.cudart().cudaHostRegister(everything.data_ptr(), everything.numel(), 0)
+            runtime.cudaHostRegister(everything.data_ptr(), everything.numel(), 0)
         )
 
 

@@ -25,6 +25,8 @@ import torch.distributed as dist
 from pipesim.errors import ReplayError
 from pipesim.files import write_text
 from pipesim.replay import clocks
+from pipesim.replay.cuda import CudaQueue
+from pipesim.replay.cuda_device import Batches, Gpu, grouped
 from pipesim.replay.delegates import Store
 from pipesim.replay.delegation import Delegation
 from pipesim.replay.direct import Direct
@@ -73,13 +75,19 @@ def _work(run: Run, rank: int, output: Path | None, guard: Guard) -> None:
     # Delegates are forked, so before anything here starts a thread or touches a GPU.
     delegation = Delegation(run, rank, lambda link: payload(run, link).size_bytes, store, guard)
     delegation.watch()
+    gpu = Gpu.open(run) if run.device == "cuda" else None
     dist.init_process_group("gloo", timeout=_STARTING)
     # A transfer that is given up spoils its group for others: this one is for them alone.
     transfers, group = (dist.new_group(timeout=timedelta(seconds=run.timeout_s)) for _ in "12")
-    doing = work(run, rank, torch.device("cpu"))
+    doing = work(run, rank, gpu.device if gpu else torch.device("cpu"))
     direct = Direct(run, doing.payload, transfers)
     path = direct if run.failover_ms is None else Failover(run, direct, delegation)
-    queue = LaunchQueue(run, rank, doing, path, delegation, guard)
+    queue: LaunchQueue | CudaQueue
+    if gpu:
+        batches = Batches(run, rank, gpu) if grouped(run) else None
+        queue = CudaQueue(run, rank, doing, delegation, guard, gpu, batches)
+    else:
+        queue = LaunchQueue(run, rank, doing, path, delegation, guard)
     dist.barrier()
     first = clocks.read(rank, group)
     records = []

@@ -1,0 +1,68 @@
+"""What real processes take, beside what the engine predicts; for a quiet machine.
+
+``pytest benchmarks/bench_replay.py -n 0 -s`` prints a line for each run and checks the limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from pipesim.engine import simulate
+from pipesim.replaying import Replayed, replay
+from pipesim.scenario import Scenario
+from planners import plan
+
+HEALTHY = Scenario()
+SLOW = HEALTHY.with_delay(20, links=[0])
+
+RUNS = {
+    "zerobubble nccl, no delay": (HEALTHY, "zerobubble", "nccl", 390.0, 0.03),
+    "zerobubble delegated, no delay": (HEALTHY, "zerobubble", "delegated", 390.0, 0.03),
+    "1f1b exchange, no delay": (HEALTHY, "1f1b", "exchange", 450.0, 0.1),
+    "zerobubble delegated, 20 ms": (SLOW, "zerobubble", "delegated", 440.0, 0.03),
+    "pipemorph delegated, 20 ms": (SLOW, "pipemorph", "delegated", 410.0, 0.03),
+    "zerobubble nccl, 20 ms": (SLOW, "zerobubble", "nccl", 800.0, 0.05),
+}
+START_MS = 3.0
+
+
+@pytest.fixture(scope="module")
+def replays() -> Mapping[str, Replayed]:
+    return {
+        name: replay(scenario, plan(scenario, planner), over)
+        for name, (scenario, planner, over, _, _) in RUNS.items()
+    }
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_iteration(replays: Mapping[str, Replayed], name: str) -> None:
+    run = replays[name]
+    *_, wanted, within = RUNS[name]
+    error = run.measured_ms / wanted - 1
+    print(
+        f"\n{name}: {run.measured_ms:.1f} ms, {wanted:.0f} predicted, {100 * error:+.1f} %; "
+        f"median start error {run.median_start_error_ms:.1f} ms, and with {run.base_ms:.2f} ms "
+        f"a message, {run.predicted_with_base.iteration_ms:.1f} ms are predicted and it is "
+        f"{run.median_start_error_with_base_ms:.1f} ms; "
+        f"all {', '.join(f'{time:.1f}' for time in run.iterations_ms)}"
+    )
+    assert run.predicted_ms == pytest.approx(wanted)
+    assert abs(error) <= within
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_starts(replays: Mapping[str, Replayed], name: str) -> None:
+    assert replays[name].median_start_error_with_base_ms <= START_MS
+
+
+def test_head_of_line_blocking(replays: Mapping[str, Replayed]) -> None:
+    measured = (
+        replays["zerobubble nccl, 20 ms"].measured_ms
+        - replays["zerobubble delegated, 20 ms"].measured_ms
+    )
+    order = plan(SLOW, "zerobubble")
+    nccl, ideal = (simulate(SLOW, order, over).iteration_ms for over in ("nccl", "ideal"))
+    print(f"\nHOL: {measured:.1f} ms measured, {nccl - ideal:.1f} ms predicted")
+    assert abs(measured - (nccl - ideal)) <= 0.05 * nccl

@@ -1,0 +1,81 @@
+"""What messages of a replay took beyond what was injected, and a prediction that knows it.
+
+Links without delay are instant to the engine. Between processes a message takes a fraction
+of a millisecond, more on a busy machine, and an iteration has chains of many messages.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+
+import numpy as np
+
+from pipesim.engine import simulate
+from pipesim.program import Message
+from pipesim.replay.run import Run
+from pipesim.scenario import DOWN, UP
+from pipesim.timeline import CommSpan, PathKind, Timeline
+from pipesim.transport import Delegated, Exchange, Nccl
+
+__all__ = ["base_ms", "predicted_with"]
+
+
+def base_ms(run: Run, measured: Timeline) -> float:
+    """Return the median time of a message over links without delay, beyond the stated.
+
+    Of a group it is the time from when both ends of all its messages run to its end; of
+    delegation, from the sender's copy to the receiver's. 0 if there was no such message.
+    """
+    times = _delegated(run, measured) if isinstance(run.transport, Delegated) else _groups(measured)
+    stated = getattr(run.transport, "base_ms", 0.0)
+    return max(0.0, float(np.median(times)) - stated) if times else 0.0
+
+
+def predicted_with(run: Run, timeline: Timeline, base: float) -> Timeline:
+    """Return the engine's timeline if every message over a link without delay takes ``base`` more.
+
+    Parameters
+    ----------
+    run : Run
+        What was run.
+    timeline : Timeline
+        The prediction without; of its scenario.
+    base : float
+        In milliseconds.
+    """
+    scenario, transport = timeline.scenario, run.transport
+    if isinstance(transport, Nccl | Exchange):
+        return simulate(
+            scenario, run.schedule, replace(transport, base_ms=transport.base_ms + base)
+        )
+    healthy = [
+        link
+        for link in range(scenario.stages - 1)
+        if scenario.crosses(link) and not scenario.delay_ms[link, [DOWN, UP]].any()
+    ]
+    return simulate(scenario.with_delay(base, healthy), run.schedule, transport)
+
+
+def _groups(measured: Timeline) -> list[float]:
+    starts: dict[Message, float] = defaultdict(float)
+    groups: dict[tuple[int, float], list[CommSpan]] = defaultdict(list)
+    for span in measured.comm:
+        if span.path == "kernel":
+            starts[span.message] = max(starts[span.message], span.start_ms)
+            groups[span.device, span.start_ms].append(span)
+    return [
+        group[0].end_ms - max(starts[span.message] for span in group) for group in groups.values()
+    ]
+
+
+def _delegated(run: Run, measured: Timeline) -> list[float]:
+    steps: dict[Message, dict[PathKind, CommSpan]] = defaultdict(dict)
+    for span in measured.comm:
+        steps[span.message][span.path] = span
+    return [
+        way["copy-in"].end_ms - way["copy-out"].start_ms - 2 * run.copy_ms(message)
+        for message, way in steps.items()
+        if {"copy-out", "copy-in"} <= way.keys()
+        and not run.scenario.delay_ms[message.link, message.direction]
+    ]

@@ -1,0 +1,87 @@
+"""``pipesim replay``: what it refuses before any process starts, and a run from end to end."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from typer.testing import CliRunner
+
+from pipesim.cli.app import app
+from pipesim.formats.plan_json import save_plan
+from pipesim.scenario import Scenario
+from planners import plan
+
+KEYS = (
+    "planner", "transport", "compute", "device", "predicted_ms", "measured_ms", "error",
+    "median_start_error_ms", "iterations_ms", "events",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ("--transport nccl", "needs a PLAN.json or --planner"),
+        ("plan.json --planner 1f1b --transport nccl", "not both"),
+        ("--planner 1f1b", "needs --transport nccl, exchange or delegated"),
+        ("--planner 1f1b --transport isolated", "needs --transport nccl, exchange or delegated"),
+        ("--planner 1f1b --transport nccl --compute magic", "--compute: 'magic' is none of"),
+        ("--planner 1f1b --transport nccl --device tpu", "--device: 'tpu' is none of"),
+        ("--planner 1f1b --transport nccl --iterations 0", "at least one iteration"),
+        ("--planner 1f1b --transport nccl --timeout 3", "has no unit"),
+        ("--planner 1f1b --transport nccl --timeout 0s", "--timeout must be above 0"),
+        ("--planner 1f1b --transport nccl --fail 0F", "--fail: '0F' is not"),
+        ("--planner 1f1b --transport nccl --fail 0F1:explode", "is not a failure such as"),
+        ("--planner 1f1b --transport nccl --fail 3F1", "3F1 sends nothing over a link"),
+        ("--planner 1f1b --transport nccl --fail 0F1@7", "none is 7"),
+        ("--planner 1f1b --transport delegated --failover", "from a direct path"),
+        ("--planner 1f1b --transport nccl --eager-bytes 8", "no eager sends"),
+        ("plan.json --stages 3 --transport nccl", "the plan places its stages"),
+        ("plan.json --microbatches 5 --transport nccl", "the plan has 6 micro-batches"),
+        ("nothing.json --transport nccl", "nothing.json"),
+        ("--result nothing.json", "nothing.json"),
+        ("--result nothing.json --planner 1f1b", "--result says what was run"),
+        ("plan.json --transport nccl --trace plan.json", "would overwrite an input"),
+    ],
+)
+def test_refused_before_a_process_starts(
+    args: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    scenario = Scenario(microbatches=6)
+    save_plan(plan(scenario, "zerobubble"), "plan.json")
+    with patch("pipesim.replay.launcher.launch", side_effect=AssertionError("started")):
+        result = CliRunner().invoke(app, ["replay", *args.split()], prog_name="pipesim")
+    assert result.exit_code == 2
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert words in line
+
+
+def test_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = dict(os.environ)
+    args = "replay --planner zerobubble --stages 2 --microbatches 3 --transport delegated"
+    options = "--delay 5ms --link 0 --iterations 2 --json --trace trace.json --plot plot.png"
+    result = CliRunner().invoke(app, [*args.split(), *options.split()], prog_name="pipesim")
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert set(KEYS) <= set(report)
+    assert report["predicted_ms"] == pytest.approx(105)
+    assert len(report["iterations_ms"]) == 2
+    assert report["measured_ms"] >= 0.9 * report["predicted_ms"]
+    assert report["events"] == []
+    processes = {
+        event["args"]["name"]
+        for event in json.loads(Path("trace.json").read_text())["traceEvents"]
+        if event["name"] == "process_name"
+    }
+    assert processes == {
+        f"zerobubble over delegated, {kind} device {device}"
+        for kind in ("predicted", "measured")
+        for device in (0, 1)
+    }
+    assert Path("plot.png").stat().st_size > 10_000
+    assert dict(os.environ) == before
