@@ -71,8 +71,8 @@ def prepare(
         Iterations that count, and those before: by default one, and three of a model, whose
         first ones are slow.
     timeout_s : float, optional
-        After how long without any progress a run is given up. Default: five seconds and
-        twice the predicted iteration.
+        A run is given up when nothing happens for so long and twice the longest predicted
+        wait. Default: five seconds.
     failover : bool
         Whether links go over to delegates when their direct path fails.
     fault : LinkFault, optional
@@ -101,9 +101,9 @@ def prepare(
         seed=seed,
     )
     predicted = simulate(scenario, schedule, transport)
-    seconds = predicted.iteration_ms / 1e3
+    waits_s = 2 * _longest_wait_ms(predicted) / 1e3
     given: dict[str, Any] = {
-        "timeout_s": timeout_s or (10.0 if compute == "model" else _PATIENCE_S + 2 * seconds),
+        "timeout_s": (_PATIENCE_S if timeout_s is None else timeout_s) + waits_s,
         "failover_ms": predicted.iteration_ms if failover or fault else None,
         "fault": fault,
     }
@@ -169,6 +169,15 @@ def _delegates(run: Run, predicted: Timeline, transport: Delegated) -> dict[Rout
         for route, messages in run.routes.items()
         if not posted.issuperset(messages)
     }
+
+
+def _longest_wait_ms(predicted: Timeline) -> float:
+    """Return the longest time in which nothing starts or ends on some device, or in a kernel."""
+    waits = [span.end_ms - span.start_ms for span in predicted.comm]
+    for device in predicted.compute:
+        starts = [predicted.start_ms, *(span.start_ms for span in device), predicted.end_ms]
+        waits += np.diff(starts).tolist()
+    return max(waits)
 
 
 # -- comparing ---------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TypeVar
+from typing import TypeVar
 
 PATIENCE_S = 60.0
 """How long a test waits for what happens in a second on an idle machine."""
@@ -45,8 +45,7 @@ class Background:
         folder: Path,
         *command: str,
         env: Mapping[str, str | None] | None = None,
-        stdout: int | IO[bytes] | None = None,
-        stdin: int | None = subprocess.DEVNULL,
+        stderr: int | None = None,
         prepare: Callable[[], object] | None = None,
     ) -> None:
         folder.mkdir(exist_ok=True)
@@ -65,9 +64,9 @@ class Background:
             self.process = subprocess.Popen(
                 command,
                 env={name: value for name, value in environment.items() if value is not None},
-                stdin=stdin,
-                stdout=output if stdout is None else stdout,
-                stderr=said,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=said if stderr is None else stderr,
                 start_new_session=True,
                 preexec_fn=prepare,
             )

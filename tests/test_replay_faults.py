@@ -106,7 +106,7 @@ def test_a_launcher_killed_while_workers_start(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_worker_that_never_answers(tmp_path: Path, transport: str) -> None:
-    waits = rf"nothing happened for {TIMEOUT_S:g} s; waiting for 1\w+→[02]\w+ of rank 1"
+    waits = rf"nothing happened for 2\.\d+ s; waiting for 1\w+→[02]\w+ of rank 1"
     lacks = r"rank 1 does not answer for (1\w+→[02]\w+|[02]\w+→1\w+)"
     with started(tmp_path, transport) as run:
         os.kill(run.running().workers()[1], signal.SIGSTOP)
@@ -114,7 +114,7 @@ def test_a_worker_that_never_answers(tmp_path: Path, transport: str) -> None:
 
 
 def test_a_delegate_that_never_answers(tmp_path: Path) -> None:
-    waits = rf"nothing happened for {TIMEOUT_S:g} s; waiting for \w+→\w+ of rank \d"
+    waits = rf"nothing happened for 2\.\d+ s; waiting for \w+→\w+ of rank \d"
     with started(tmp_path, "delegated") as run:
         for delegate in run.running().delegates()[1]:
             os.kill(delegate, signal.SIGSTOP)
@@ -134,6 +134,17 @@ def test_ctrl_c_on_a_terminal(tmp_path: Path) -> None:
     with started(tmp_path, "delegated") as run:
         os.killpg(run.running().process.pid, signal.SIGINT)
         check_end(run, "interrupted")
+
+
+def test_an_impatient_ctrl_c(tmp_path: Path) -> None:
+    with started(tmp_path, "delegated") as run:
+        run.running()
+        for _ in range(3):
+            os.killpg(run.process.pid, signal.SIGINT)
+        assert run.ended() < PROMPT_S
+        assert run.complaint == "interrupted"
+        assert run.process.returncode in (2, -signal.SIGINT)  # the last may come at the very end
+        assert run.leftovers == []
 
 
 def test_interrupted_with_a_stopped_delegate(tmp_path: Path) -> None:
@@ -235,6 +246,16 @@ def test_without_torch(tmp_path: Path) -> None:
         check_end(run, r"a replay needs torch: pip install 'pipesim\[replay\]'", PATIENCE_S)
 
 
+ALONE = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+
+
+@pytest.mark.parametrize("env", [{"RANK": None}, {"RANK": "first"}, {"MASTER_ADDR": None}])
+def test_a_worker_needs_a_launcher(tmp_path: Path, env: dict[str, str | None]) -> None:
+    command = [sys.executable, "-m", "pipesim.replay.worker", "run.json", "-o", "result.json"]
+    with Background(tmp_path, *command, env={**ALONE, **env}) as run:
+        check_end(run, "a worker is started by pipesim replay, or by torchrun", PATIENCE_S)
+
+
 def test_a_damaged_run_is_refused_by_a_worker(tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     made = replaying(tmp_path, *SHORT, "--transport", "nccl", "--prepare", str(file))
@@ -242,9 +263,22 @@ def test_a_damaged_run_is_refused_by_a_worker(tmp_path: Path) -> None:
         made.ended()
         assert made.process.returncode == 0, made.said
     file.write_bytes(file.read_bytes()[:-20])
-    command = [sys.executable, "-m", "pipesim.replay.worker", str(file)]
-    with Background(tmp_path, *command, env={"RANK": "1", "WORLD_SIZE": "3"}) as run:
+    command = [sys.executable, "-m", "pipesim.replay.worker", str(file), "-o", "result.json"]
+    with Background(tmp_path, *command, env=ALONE) as run:
         check_end(run, rf"rank 1, starting: {re.escape(str(file))}:1:\d+: not JSON: .*", PATIENCE_S)
+
+
+def test_a_worker_that_cannot_say_why_ends_all_the_same(tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing.json")
+    command = [sys.executable, "-m", "pipesim.replay.worker", missing, "-o", "result.json"]
+    nowhere = str(tmp_path / "nowhere" / "error.json")
+    env = ALONE | {"TORCHELASTIC_ERROR_FILE": nowhere}
+    reading, writing = os.pipe()
+    os.close(reading)
+    with Background(tmp_path, *command, env=env, stderr=writing) as run:
+        os.close(writing)
+        run.ended()
+        assert run.process.returncode == 2
 
 
 # -- alone -------------------------------------------------------------------------------

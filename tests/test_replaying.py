@@ -73,9 +73,12 @@ def test_a_failed_link_needs_delegates_everywhere() -> None:
     assert run.failover_ms == pytest.approx(800)
 
 
-def test_a_run_waits_longer_than_it_should_take() -> None:
-    assert prepare(SLOW, ZB, "nccl").timeout_s == pytest.approx(5 + 2 * 0.8)
-    assert prepare(SLOW, ZB, "nccl", timeout_s=3).timeout_s == 3
+def test_a_run_waits_longer_than_it_should_have_to() -> None:
+    # The last device starts its last backward 80 ms before the first one ends its own.
+    run = prepare(Scenario(), plan(Scenario(), "1f1b"), "exchange")
+    assert run.timeout_s == pytest.approx(5 + 2 * 0.08)
+    longer = prepare(Scenario(), plan(Scenario(), "1f1b"), "exchange", timeout_s=60)
+    assert longer.timeout_s == pytest.approx(60 + 2 * 0.08)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +93,8 @@ def test_a_run_waits_longer_than_it_should_take() -> None:
         ("nccl", {"failover": True, "device": "cuda"}, "CPU processes only"),
         ("nccl", {"fault": LinkFault(0, Op("W", 0, 3))}, "sends nothing"),
         ("nccl", {"fault": LinkFault(9, Op("F", 0, 3))}, "none is 9"),
-        ("nccl", {"timeout_s": -1.0}, "above 0"),
+        ("nccl", {"timeout_s": -9.0}, "above 0"),
+        ("nccl", {"seed": 2**60}, "the seed"),
     ],
 )
 def test_what_does_not_go_together_is_refused(

@@ -77,7 +77,8 @@ def replay(
         str | None,
         Option(
             metavar="TIME",
-            help="Give up after so long without progress (default 5 s and two iterations).",
+            help="Give up when nothing happens for so long and twice the longest predicted wait "
+            "(default 5s).",
         ),
     ] = None,
     port: Annotated[

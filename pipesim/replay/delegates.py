@@ -23,7 +23,7 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 
 from pipesim.replay import clocks
 from pipesim.replay.clocks import now_ns
-from pipesim.replay.guard import end_with_parent, follow, hold_until
+from pipesim.replay.guard import Parent, end_with_parent, follow, hold_until
 from pipesim.replay.run import Route
 from pipesim.replay.slots import DONE, DUE, FILLED, HANDED, LEAD, TAKEN, Slots
 
@@ -66,7 +66,7 @@ class Pair(NamedTuple):
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         end_with_parent()
-        follow(self.worker)
+        follow(Parent(self.worker))
         name = f"delegates/{'-'.join(map(str, self.route))}/{self.number}"
         dist.init_process_group(
             "gloo", store=self.store.connect(name), rank=rank, world_size=2, timeout=_FOREVER

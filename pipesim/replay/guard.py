@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
@@ -27,9 +27,11 @@ __all__ = [
     "LAUNCHER",
     "Guard",
     "LostPeerError",
+    "Parent",
     "end_with_parent",
     "follow",
     "hold_until",
+    "launcher",
     "wake_promptly",
 ]
 
@@ -63,19 +65,30 @@ def hold_until(time_ns: int) -> None:
         pass
 
 
-def follow(parent: int) -> None:
-    """End this process, from another thread, once process ``parent`` is not its parent.
+class Parent(NamedTuple):
+    """The process that started this one, and what it cannot remove when it is killed."""
 
-    What :data:`LAUNCHER` names counts first: a parent may end before anybody asks who it is.
+    process: int
+    folder: str = ""
+
+
+def launcher() -> Parent:
+    """Return this worker's parent; to be asked before it starts any process itself.
+
+    What :data:`LAUNCHER` names counts: a parent may end before anybody asks who it is.
     """
-    launcher, _, folder = os.environ.pop(LAUNCHER, "").partition(" ")
-    parent = int(launcher or parent)
+    process, _, folder = os.environ.pop(LAUNCHER, "").partition(" ")
+    return Parent(int(process or os.getppid()), folder)
+
+
+def follow(parent: Parent) -> None:
+    """End this process, from another thread, once ``parent`` is its parent no more."""
 
     def watch() -> None:
-        while os.getppid() == parent:
+        while os.getppid() == parent.process:
             time.sleep(_PATIENCE_S)
-        if folder:
-            shutil.rmtree(folder, ignore_errors=True)
+        if parent.folder:
+            shutil.rmtree(parent.folder, ignore_errors=True)
         os._exit(2)
 
     threading.Thread(target=watch, name="follow", daemon=True).start()
@@ -123,18 +136,20 @@ class Guard:
         """Say what went wrong and end the process, from whatever thread."""
         if not self._failing.acquire(blocking=False):
             threading.Event().wait()  # another thread is at it
-        if isinstance(error, LostPeerError) or _GONE.search(str(error)):
-            # Let the one that was lost be seen first.
-            time.sleep(_LOST_PEER_WAITS_S)
-        message = str(error) if isinstance(error, PipesimError) else _described(error)
-        failure = ReplayError(f"rank {self.rank}, {self._doing}: {message}")
-        for child in self.children:
-            with suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
-        _record(failure)
-        sys.stderr.write(f"error: {failure}\n")
-        sys.stderr.flush()
-        os._exit(2)
+        try:
+            if isinstance(error, LostPeerError) or _GONE.search(str(error)):
+                # Let the one that was lost be seen first.
+                time.sleep(_LOST_PEER_WAITS_S)
+            message = str(error) if isinstance(error, PipesimError) else _described(error)
+            failure = ReplayError(f"rank {self.rank}, {self._doing}: {message}")
+            for child in self.children:
+                with suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
+            _record(failure)
+            sys.stderr.write(f"error: {failure}\n")
+            sys.stderr.flush()
+        finally:  # even where nothing can be said: no space, or nobody listens
+            os._exit(2)
 
     def guarded(self, task: Callable[[], None]) -> Callable[[], None]:
         """Return a task whose errors end the process."""
@@ -154,8 +169,8 @@ def _record(failure: ReplayError) -> None:
     if file is None:
         return
     os.environ[_ERROR_FILE] = f"{file}.part"
-    get_error_handler().record_exception(failure)
     with suppress(OSError):
+        get_error_handler().record_exception(failure)
         Path(f"{file}.part").replace(file)
 
 

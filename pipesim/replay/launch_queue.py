@@ -30,6 +30,8 @@ __all__ = ["LaunchQueue"]
 _SMALL_BYTES = 2**16
 """Copies up to this size take less time than it takes to wake a thread for them."""
 
+_LOOK_S = 0.1
+
 Kernel = Callable[[], None]
 
 
@@ -102,6 +104,8 @@ class LaunchQueue:
         streams: dict[Hashable, Mark] = {}
         for instruction in self._instructions:
             end, opened = Mark(), Mark()
+            if not isinstance(instruction, Post):
+                self._announce(f"{self._run.named(self._iteration)}, {instruction}", gate)
             match instruction:
                 case Compute(op):
                     arrived = [self._arrived[message] for message in instruction.receives]
@@ -118,7 +122,6 @@ class LaunchQueue:
                     after([self._computed[message.producer]], self._copy(message, end))
             ends.append(end)
             if not isinstance(instruction, Post):
-                self._announce(f"{self._run.named(self._iteration)}, {instruction}", gate)
                 gate = opened
         begin.happen(now_ns())
         self._watch(ends)
@@ -140,12 +143,13 @@ class LaunchQueue:
         """Wait for all ends, as long as there is progress."""
         everything = threading.Event()
         after(ends, everything.set)
-        seen = -1
-        while not everything.wait(self._run.timeout_s):
-            if self._progress == seen:
+        seen, since = self._progress, now_ns()
+        while not everything.wait(_LOOK_S):
+            if self._progress != seen:
+                seen, since = self._progress, now_ns()
+            elif now_ns() - since > 1e9 * self._run.timeout_s:
                 waited = f"nothing happened for {self._run.timeout_s:g} s"
                 raise ReplayError(f"{waited}; {self._missing()}")
-            seen = self._progress
 
     def _missing(self) -> str:
         missing = next((m for m in self._received if self._arrived[m].time_ns is None), None)

@@ -7,8 +7,9 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ __all__ = ["launch"]
 
 _LOOPBACK = "127.0.0.1"
 _SHUTDOWN_S = 3
+_SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT
 
 
 def launch(run: Run, port: int = 0) -> Measured:
@@ -55,12 +57,15 @@ def launch(run: Run, port: int = 0) -> Measured:
         rendezvous.register(listening)
         try:
             return _launched(run)
+        except SignalException:
+            raise ReplayError("interrupted") from None
         except OSError as error:
             raise ReplayError(f"cannot start processes: {error}") from None
 
 
 def _launched(run: Run) -> Measured:
     with (
+        _signals(),
         tempfile.TemporaryDirectory(prefix="pipesim-") as folder,
         _environment(folder),
         _impatient() as outlived,
@@ -86,8 +91,6 @@ def _launched(run: Run) -> Measured:
         except ChildFailedError as error:
             failures = [f for rank, f in error.failures.items() if rank not in outlived]
             raise ReplayError(_blame(failures, place)) from None
-        except SignalException:
-            raise ReplayError("interrupted") from None
         return load_result(place / "result.json")
 
 
@@ -119,16 +122,35 @@ def _environment(folder: str) -> Iterator[None]:
 
 
 @contextmanager
+def _signals() -> Iterator[None]:
+    """Put back how this process takes signals; torch leaves its own ways behind."""
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        _take(before)
+
+
+def _take(ways: Mapping[signal.Signals, Any]) -> None:
+    if threading.current_thread() is threading.main_thread():
+        for number, way in ways.items():
+            if way is not None:  # one that Python knows
+                signal.signal(number, way)
+
+
+@contextmanager
 def _impatient() -> Iterator[set[int]]:
     """Give workers less time to end after another has failed: torch gives half a minute.
 
-    Gives the ranks that were still there, so were not the first to fail.
+    Nothing interrupts that. Gives the ranks that were still there, so were not the first to
+    fail.
     """
     context: Any = SubprocessContext
     close = context.close
     outlived: set[int] = set()
 
     def close_soon(self: Any, death_sig: signal.Signals | None = None, timeout: int = 0) -> None:
+        _take(dict.fromkeys(_SIGNALS, signal.SIG_IGN))
         for rank, handler in self.subprocess_handlers.items():
             if handler.proc.poll() is None:
                 outlived.add(rank)

@@ -22,6 +22,9 @@ for that long, ``model`` trains a small GPT."""
 
 DeviceKind: TypeAlias = Literal["cpu", "cuda"]
 
+_LONGEST_S = 1_000_000
+_LARGEST_SEED = 2**53
+
 FaultKind: TypeAlias = Literal["raise", "stop"]
 
 
@@ -115,8 +118,12 @@ class Run:
                 raise ReplayError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
         if self.iterations < 1 or self.warmup < 0:
             raise ReplayError("a replay needs at least one iteration, and no fewer warm-up than 0")
-        if self.timeout_s <= 0:
-            raise ReplayError("the time to wait for a peer must be above 0")
+        if not 0 < self.timeout_s <= _LONGEST_S:
+            raise ReplayError(
+                f"the time to wait for a peer must be above 0 and at most {_LONGEST_S:,} s"
+            )
+        if not 0 <= self.seed <= _LARGEST_SEED:
+            raise ReplayError("the seed must be between 0 and 2⁵³")
         self._check_failover()
 
     def _check_failover(self) -> None:

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -31,7 +32,7 @@ from pipesim.replay.delegates import Store
 from pipesim.replay.delegation import Delegation
 from pipesim.replay.direct import Direct
 from pipesim.replay.failover import Failover
-from pipesim.replay.guard import Guard, follow, wake_promptly
+from pipesim.replay.guard import Guard, follow, launcher, wake_promptly
 from pipesim.replay.kinds import payload, work
 from pipesim.replay.launch_queue import LaunchQueue
 from pipesim.replay.logbook import rank_document, result_json
@@ -43,19 +44,39 @@ __all__ = ["main"]
 _STARTING = timedelta(seconds=60)
 
 
+class _Place(NamedTuple):
+    """Where this worker is among the others, and where they meet: what torchrun says."""
+
+    rank: int
+    world: int
+    store: Store
+
+    @classmethod
+    def of_environment(cls) -> _Place:
+        try:
+            rank, world, port = (
+                int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT")
+            )
+            return cls(rank, world, Store(os.environ["MASTER_ADDR"], port))
+        except (KeyError, ValueError):
+            sys.stderr.write("error: a worker is started by pipesim replay, or by torchrun\n")
+            sys.exit(2)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one worker to its end."""
     options = _options(arguments)
-    rank, world = (int(os.environ.get(name, "-1")) for name in ("RANK", "WORLD_SIZE"))
-    if rank < 0:
-        sys.exit("error: a worker is started by pipesim replay, or by torchrun")
-    guard = Guard(rank, options.status and options.status / f"rank{rank}")
+    place = _Place.of_environment()
+    guard = Guard(place.rank, options.status and options.status / f"rank{place.rank}")
     try:
+        if place.rank == 0 and not options.output.absolute().parent.is_dir():
+            raise ReplayError(f"-o {options.output}: there is no folder {options.output.parent}")
         run = load_run(options.run)
-        if run.devices != world:
-            raise ReplayError(f"the plan is for {run.devices} devices, not for {world} processes")
-        follow(os.getppid())
-        _work(run, rank, options.output, guard)
+        if run.devices != place.world:
+            raise ReplayError(
+                f"the plan is for {run.devices} devices, not for {place.world} processes"
+            )
+        _work(run, place, options.output, guard)
     except BaseException as error:
         guard.fail(error)
 
@@ -63,17 +84,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="pipesim.replay.worker", description=main.__doc__)
     parser.add_argument("run", type=Path, help="what `pipesim replay --prepare` has written")
-    parser.add_argument("-o", "--output", type=Path, help="where rank 0 writes the result")
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, help="where rank 0 writes the result"
+    )
     parser.add_argument("--status", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
 
-def _work(run: Run, rank: int, output: Path | None, guard: Guard) -> None:
+def _work(run: Run, place: _Place, output: Path, guard: Guard) -> None:
+    rank, parent = place.rank, launcher()
     torch.set_num_threads(1)
     wake_promptly()
-    store = Store(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
     # Delegates are forked, so before anything here starts a thread or touches a GPU.
-    delegation = Delegation(run, rank, lambda link: payload(run, link).size_bytes, store, guard)
+    delegation = Delegation(
+        run, rank, lambda link: payload(run, link).size_bytes, place.store, guard
+    )
+    follow(parent)
     delegation.watch()
     gpu = Gpu.open(run) if run.device == "cuda" else None
     dist.init_process_group("gloo", timeout=_STARTING)
@@ -118,7 +144,7 @@ def _work(run: Run, rank: int, output: Path | None, guard: Guard) -> None:
     os._exit(0)
 
 
-def _deliver(said: dict[str, object], run: Run, rank: int, output: Path | None) -> None:
+def _deliver(said: dict[str, object], run: Run, rank: int, output: Path) -> None:
     """Bring what every rank has to say to rank 0, which writes it."""
     content = json.dumps(said).encode()
     size = torch.tensor([len(content)])
@@ -132,8 +158,7 @@ def _deliver(said: dict[str, object], run: Run, rank: int, output: Path | None) 
         received = torch.empty(int(size), dtype=torch.uint8)
         dist.recv(received, other)
         ranks.append(received.numpy().tobytes().decode())
-    if output:
-        write_text(output, result_json(run, ranks))
+    write_text(output, result_json(run, ranks))
 
 
 if __name__ == "__main__":
