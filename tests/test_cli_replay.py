@@ -8,6 +8,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from pipesim.cli.app import app
@@ -58,6 +59,14 @@ def test_refused_before_a_process_starts(
     assert result.exit_code == 2
     (line,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
     assert words in line
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_no_gpu() -> None:
+    args = "replay --planner 1f1b --transport delegated --device cuda"
+    result = CliRunner().invoke(app, args.split(), prog_name="pipesim")
+    assert result.exit_code == 2
+    assert "error: there is no CUDA device on this host: use --device cpu" in result.stderr
 
 
 def test_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

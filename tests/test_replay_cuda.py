@@ -315,7 +315,7 @@ ONE_WAY = Scenario(stages=3, microbatches=4, latency_ms=[[20, 0], [0, 0]])
     [
         (SMALL, Nccl(), 0, "no CUDA device"),
         (SMALL, Delegated(), 0, "no CUDA device"),
-        (SMALL, Nccl(), 2, "3 share 2 here: use the transport delegated"),
+        (SMALL, Nccl(), 2, "3 share 2 here: use --transport delegated"),
         (SMALL, Exchange(), 1, "3 share 1 here"),
         (SLOW, Delegated(only_slow=True), 1, "3 share 1 here"),
         (ONE_WAY, Nccl(), 3, "must be occupancy"),

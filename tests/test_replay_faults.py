@@ -106,7 +106,7 @@ def test_a_launcher_killed_while_workers_start(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_worker_that_never_answers(tmp_path: Path, transport: str) -> None:
-    waits = rf"nothing happened for 2\.\d+ s; waiting for 1\w+→[02]\w+ of rank 1"
+    waits = r"nothing happened for 2\.\d+ s; waiting for 1\w+→[02]\w+ of rank 1"
     lacks = r"rank 1 does not answer for (1\w+→[02]\w+|[02]\w+→1\w+)"
     with started(tmp_path, transport) as run:
         os.kill(run.running().workers()[1], signal.SIGSTOP)
@@ -114,7 +114,7 @@ def test_a_worker_that_never_answers(tmp_path: Path, transport: str) -> None:
 
 
 def test_a_delegate_that_never_answers(tmp_path: Path) -> None:
-    waits = rf"nothing happened for 2\.\d+ s; waiting for \w+→\w+ of rank \d"
+    waits = r"nothing happened for 2\.\d+ s; waiting for \w+→\w+ of rank \d"
     with started(tmp_path, "delegated") as run:
         for delegate in run.running().delegates()[1]:
             os.kill(delegate, signal.SIGSTOP)

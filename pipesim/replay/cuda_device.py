@@ -56,12 +56,12 @@ def refuse(run: Run, gpus: int, ranks: int) -> None:
         There is no GPU, NCCL has too few, or a stated time cannot be injected.
     """
     if not gpus:
-        raise ReplayError("there is no CUDA device on this host: use the device cpu")
+        raise ReplayError("there is no CUDA device on this host: use --device cpu")
     messages = grouped(run)
     if messages and gpus < ranks:
         raise ReplayError(
             f"NCCL needs a GPU for each process, and {ranks} share {gpus} here: "
-            "use the transport delegated"
+            "use --transport delegated"
         )
     if any(run.scenario.latency_ms[m.link, m.direction] > 0 for m in messages):
         raise ReplayError(

@@ -14,6 +14,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch.distributed.elastic.multiprocessing import (
     DefaultLogsSpecs,
     SignalException,
@@ -25,6 +26,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from pipesim.errors import ReplayError
 from pipesim.replay import rendezvous
+from pipesim.replay.cuda_device import refuse
 from pipesim.replay.guard import LAUNCHER
 from pipesim.replay.measured import Measured, load_result
 from pipesim.replay.run import Run
@@ -53,6 +55,8 @@ def launch(run: Run, port: int = 0) -> Measured:
         The processes could not start, or one of them ended early; the message names its
         rank and its instruction. All of them have ended.
     """
+    if run.device == "cuda":
+        refuse(run, torch.cuda.device_count(), run.devices)
     with closing(rendezvous.listen(_LOOPBACK, port)) as listening:
         rendezvous.register(listening)
         try:
