@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -57,6 +58,7 @@ def launch(run: Run, port: int = 0) -> Measured:
     """
     if run.device == "cuda":
         refuse(run, torch.cuda.device_count(), run.devices)
+    _check_memory(run)
     with closing(rendezvous.listen(_LOOPBACK, port)) as listening:
         rendezvous.register(listening)
         try:
@@ -65,6 +67,20 @@ def launch(run: Run, port: int = 0) -> Measured:
             raise ReplayError("interrupted") from None
         except OSError as error:
             raise ReplayError(f"cannot start processes: {error}") from None
+
+
+def _check_memory(run: Run) -> None:
+    """Refuse messages that this machine cannot hold: it would not survive the attempt."""
+    facts = Path("/proc/meminfo")
+    if not facts.is_file():
+        return
+    kib = re.search(r"^MemAvailable: *(\d+) kB$", facts.read_text(), re.MULTILINE)
+    needed = 2 * sum(float(run.scenario.message_bytes[message.link]) for message in run.messages)
+    if kib and needed > 1024 * int(kib[1]) / 2:
+        raise ReplayError(
+            f"the messages of an iteration need {needed / 2**30:,.1f} GiB of memory at both ends, "
+            f"and {int(kib[1]) / 2**20:,.1f} GiB are available, half of them for this"
+        )
 
 
 def _launched(run: Run) -> Measured:
