@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipesim.errors import ScenarioError
-from pipesim.scenario import KINDS, Array, Kind, Scenario
+from pipesim.scenario import KINDS, TIME_OF, Array, Kind, Scenario
 from pipesim.schedule import Op, Schedule
 
 __all__ = ["OUTLIER", "OperatorTimes", "SlowTime"]
@@ -25,12 +25,6 @@ OUTLIER = 1.5
 FEWEST = 3
 """Of fewer operators nobody can say which one is unusual."""
 
-_FIELD: dict[Kind, str] = {
-    "F": "forward_ms",
-    "B": "backward_ms",
-    "W": "weight_ms",
-    "BW": "fused_backward_ms",
-}
 _SAME = 1e-12
 """Times this near to each other, relatively, differ by rounding alone."""
 
@@ -181,7 +175,7 @@ class OperatorTimes:
             times = level if variation else level * pattern
             times = times + np.where(self._kept(kind, k, slow), k.given - capped, 0.0)
             same = ~k.used | (np.abs(times - k.given) <= _SAME * k.given)
-            fields[_FIELD[kind]] = np.where(same, k.given, times)
+            fields[TIME_OF[kind]] = np.where(same, k.given, times)
         return self.scenario.replaced(**fields)
 
     @staticmethod

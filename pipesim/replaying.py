@@ -19,7 +19,7 @@ from pipesim.engine import simulate
 from pipesim.errors import ReplayError
 from pipesim.replay.measured import Measured, SwitchFacts
 from pipesim.replay.run import ComputeKind, DeviceKind, LinkFault, Route, Run
-from pipesim.scenario import Array, Direction, Kind, Scenario
+from pipesim.scenario import DIRECTIONS, TIME_OF, Array, Kind, Scenario
 from pipesim.schedule import Schedule
 from pipesim.timeline import Timeline
 from pipesim.transport import Delegated, Transport
@@ -29,13 +29,6 @@ __all__ = ["Replayed", "prepare", "replay"]
 
 _MOST_DELEGATES = 8
 _PATIENCE_S = 5.0
-_FIELDS: dict[Kind, str] = {
-    "F": "forward_ms",
-    "B": "backward_ms",
-    "W": "weight_ms",
-    "BW": "fused_backward_ms",
-}
-_DIRECTIONS: tuple[Direction, ...] = ("down", "up")
 
 
 def prepare(
@@ -212,7 +205,7 @@ class Replayed:
         given: dict[str, Array] = {}
         for kind in {kind for kind, _ in taken}:
             each = [np.mean(taken[kind, stage]) for stage in range(scenario.stages)]
-            given[_FIELDS[kind]] = np.array(each)
+            given[TIME_OF[kind]] = np.array(each)
         return scenario.replaced(**given)
 
     @cached_property
@@ -306,7 +299,7 @@ class Replayed:
             "event": "failover",
             "iteration": switch.iteration - self.run.warmup,
             "link": switch.message.link,
-            "direction": _DIRECTIONS[switch.message.direction],
+            "direction": DIRECTIONS[switch.message.direction],
             "message": str(switch.message),
             "rank": switch.rank,
             "at_ms": switch.at_ms,
@@ -335,7 +328,8 @@ class Replayed:
         }
         if self.gradient_error is not None:
             result["gradient_error"] = self.gradient_error
-            result["losses"] = self.measured.reports[-1].get("losses")
+            last = self.run.schedule.placement[-1]
+            result["losses"] = self.measured.reports[last].get("losses")
             result["host_bytes"] = self.host_bytes
         return result
 

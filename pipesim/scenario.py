@@ -18,7 +18,19 @@ from numpy.typing import ArrayLike, NDArray
 
 from pipesim.errors import ScenarioError
 
-__all__ = ["DOWN", "KINDS", "LARGEST", "UP", "Array", "Direction", "Kind", "Placement", "Scenario"]
+__all__ = [
+    "DIRECTIONS",
+    "DOWN",
+    "KINDS",
+    "LARGEST",
+    "TIME_OF",
+    "UP",
+    "Array",
+    "Direction",
+    "Kind",
+    "Placement",
+    "Scenario",
+]
 
 Array: TypeAlias = NDArray[np.float64]
 
@@ -26,8 +38,16 @@ Kind = Literal["F", "B", "W", "BW"]
 """F forward; B backward for the input gradient; W backward for the weight gradient;
 BW both of them fused."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
+TIME_OF: dict[Kind, str] = {
+    "F": "forward_ms",
+    "B": "backward_ms",
+    "W": "weight_ms",
+    "BW": "fused_backward_ms",
+}
+"""The field of a scenario that holds the times of a kind."""
 
 Direction = Literal["down", "up"]
+DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 DOWN, UP = 0, 1
 """Columns of a delay array: activations go down (to higher stages), gradients up."""
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from pipesim.errors import ScenarioError, ScheduleError
 from pipesim.replay.run import LinkFault
-from pipesim.scenario import LARGEST, Direction
+from pipesim.scenario import DIRECTIONS, LARGEST, Direction
 from pipesim.schedule import Op
 
 __all__ = [
@@ -34,7 +34,7 @@ _INDEX = re.compile(r"[0-9]{1,9}")
 _SLOW = re.compile(r"([^=]*)=(.*)", re.DOTALL)
 _ONE_WAY = re.compile(r"([0-9]{1,9})\s*>\s*([0-9]{1,9})")
 _FAULT = re.compile(r"([0-9A-Z]+)(?:@([0-9]{1,9}))?(?::(raise|stop))?")
-BOTH_WAYS: tuple[Direction, ...] = ("down", "up")
+BOTH_WAYS = DIRECTIONS
 
 
 class SlowLink(NamedTuple):

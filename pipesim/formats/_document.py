@@ -10,9 +10,10 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from pipesim.errors import FormatError
+from pipesim.errors import FormatError, ScheduleError
+from pipesim.schedule import Op
 
-__all__ = ["Parser", "Place", "Table", "list_of", "number", "text", "whole"]
+__all__ = ["Parser", "Place", "Table", "list_of", "number", "operator", "text", "whole"]
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -69,6 +70,15 @@ def number(value: object, place: Place) -> float:
         pass
     hint = "; leave the key out where there is no limit" if value == math.inf else ""
     raise place.error(f"must be a finite number, not {_shown(value)}{hint}")
+
+
+def operator(value: object, place: Place) -> Op:
+    """Parse the text form of an operator, such as ``0F3``."""
+    digits = text(value, place)
+    try:
+        return Op.parse(digits)
+    except (ScheduleError, ValueError) as error:  # ValueError: an index of thousands of digits
+        raise place.error(str(error)) from None
 
 
 def list_of(parse: Parser[T]) -> Parser[list[T]]:

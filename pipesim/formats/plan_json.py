@@ -25,9 +25,9 @@ import os
 
 from pipesim.errors import ScheduleError
 from pipesim.files import StrPath, read_text, write_text
-from pipesim.formats._document import Place, Table, list_of, text, whole
+from pipesim.formats._document import Place, Table, list_of, operator, text, whole
 from pipesim.formats._json import parse_json
-from pipesim.schedule import Op, Schedule
+from pipesim.schedule import Schedule
 
 __all__ = ["load_plan", "plan_json", "read_plan", "save_plan"]
 
@@ -56,7 +56,7 @@ def read_plan(value: object, place: Place) -> Schedule:
     assumed: dict[str, object] = plan.take_or("assumed", _mapping, {})
     placement = plan.take("placement", list_of(whole))
     microbatches = plan.take("microbatches", whole)
-    orders = plan.take("orders", list_of(list_of(_op)))
+    orders = plan.take("orders", list_of(list_of(operator)))
     plan.take_or("result", _mapping, {})  # what the plan was worth when it was made
     plan.close()
     if microbatches < 1:
@@ -104,11 +104,3 @@ def _mapping(value: object, place: Place) -> dict[str, object]:
     if not isinstance(value, dict):
         raise place.error("must be an object")
     return value
-
-
-def _op(value: object, place: Place) -> Op:
-    digits = text(value, place)
-    try:
-        return Op.parse(digits)
-    except (ScheduleError, ValueError) as error:  # ValueError: an index of thousands of digits
-        raise place.error(str(error)) from None

@@ -29,6 +29,7 @@ __all__ = ["Delegation"]
 
 
 _MOST_LEAD_MS = 2.0
+"""Delegates make up for no more than this, and only on links with a longer delay."""
 
 
 class _Side(NamedTuple):

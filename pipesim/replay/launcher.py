@@ -29,6 +29,7 @@ from pipesim.errors import ReplayError
 from pipesim.replay import rendezvous
 from pipesim.replay.cuda_device import refuse
 from pipesim.replay.guard import LAUNCHER
+from pipesim.replay.kinds import payload
 from pipesim.replay.measured import Measured, load_result
 from pipesim.replay.run import Run
 from pipesim.replay.run_json import save_run
@@ -75,7 +76,7 @@ def _check_memory(run: Run) -> None:
     if not facts.is_file():
         return
     kib = re.search(r"^MemAvailable: *(\d+) kB$", facts.read_text(), re.MULTILINE)
-    needed = 2 * sum(float(run.scenario.message_bytes[message.link]) for message in run.messages)
+    needed = 2 * sum(payload(run, message.link).size_bytes for message in run.messages)
     if kib and needed > 1024 * int(kib[1]) / 2:
         raise ReplayError(
             f"the messages of an iteration need {needed / 2**30:,.1f} GiB of memory at both ends, "
@@ -121,7 +122,6 @@ def _environment(folder: str) -> Iterator[None]:
     wanted = {
         LAUNCHER: f"{os.getpid()} {folder}",
         "GLOO_SOCKET_IFNAME": loopback,
-        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(_SHUTDOWN_S),
         "TORCH_DISTRIBUTED_DEBUG": "OFF",
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",

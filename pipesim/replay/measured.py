@@ -30,9 +30,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast, get_args
 
-from pipesim.errors import ScheduleError
 from pipesim.files import StrPath, read_text
-from pipesim.formats._document import Parser, Place, Table, list_of, number, text, whole
+from pipesim.formats._document import Parser, Place, Table, list_of, number, operator, whole
 from pipesim.formats._json import parse_json
 from pipesim.program import Message
 from pipesim.replay.run import Run
@@ -204,7 +203,7 @@ def _read_rank(run: Run, table: Table) -> _Rank:
 
     def iteration(value: object, place: Place) -> _Iteration:
         entry = Table(value, place)
-        compute = entry.take("compute", list_of(_row(_op, _time, _time)))
+        compute = entry.take("compute", list_of(_row(operator, _time, _time)))
         steps = entry.take("steps", list_of(_row(message, _path, _time, _time)))
         entry.close()
         return _Iteration(compute, steps)
@@ -237,13 +236,6 @@ def _row(*parsers: Parser[Any]) -> Parser[Any]:
         return tuple(parse(item, place.at(i)) for i, (parse, item) in enumerate(pairs))
 
     return row
-
-
-def _op(value: object, place: Place) -> Op:
-    try:
-        return Op.parse(text(value, place))
-    except (ScheduleError, ValueError) as error:  # ValueError: an index of thousands of digits
-        raise place.error(str(error)) from None
 
 
 def _path(value: object, place: Place) -> PathKind:

@@ -27,23 +27,21 @@ import os
 from dataclasses import fields, replace
 from typing import Any, cast, get_args
 
-from pipesim.errors import PipesimError, ScheduleError
+from pipesim.errors import PipesimError
 from pipesim.files import StrPath, read_text, write_text
-from pipesim.formats._document import Place, Table, list_of, number, text, whole
+from pipesim.formats._document import Place, Table, list_of, number, operator, text, whole
 from pipesim.formats._json import parse_json
 from pipesim.formats.plan_json import plan_json, read_plan
 from pipesim.formats.scenario_toml import read_scenario, scenario_document
 from pipesim.program import Post
 from pipesim.replay.run import ComputeKind, DeviceKind, FaultKind, LinkFault, Route, Run
-from pipesim.scenario import Direction
-from pipesim.schedule import Op
+from pipesim.scenario import DIRECTIONS
 from pipesim.transport import Transport
 from pipesim.transport import transport as transport_named
 
 __all__ = ["load_run", "read_run", "run_document", "save_run"]
 
 _FORMAT, _VERSION = "pipesim-replay", 1
-_DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 
 
 def load_run(path: StrPath) -> Run:
@@ -86,7 +84,7 @@ def run_document(run: Run) -> dict[str, object]:
             {
                 "sender": route.sender,
                 "receiver": route.receiver,
-                "direction": _DIRECTIONS[route.direction],
+                "direction": DIRECTIONS[route.direction],
                 "processes": processes,
             }
             for route, processes in run.delegates.items()
@@ -191,24 +189,17 @@ def _of_route(value: object, place: Place) -> tuple[Route, int]:
     direction = table.take("direction", text)
     processes = table.take("processes", whole)
     table.close()
-    if direction not in _DIRECTIONS:
-        raise place.at("direction").error(f"must be one of {', '.join(_DIRECTIONS)}")
-    return Route(sender, receiver, _DIRECTIONS.index(direction)), processes
+    if direction not in DIRECTIONS:
+        raise place.at("direction").error(f"must be one of {', '.join(DIRECTIONS)}")
+    return Route(sender, receiver, DIRECTIONS.index(direction)), processes
 
 
 def _fault(value: object, place: Place) -> LinkFault:
     table = Table(value, place)
     iteration = table.take("iteration", whole)
-    producer = table.take("producer", _op)
+    producer = table.take("producer", operator)
     how = table.take("how", text)
     table.close()
     if how not in get_args(FaultKind):
         raise place.at("how").error(f"must be one of {', '.join(get_args(FaultKind))}")
     return LinkFault(iteration, producer, cast(FaultKind, how))
-
-
-def _op(value: object, place: Place) -> Op:
-    try:
-        return Op.parse(text(value, place))
-    except (ScheduleError, ValueError) as error:  # ValueError: an index of thousands of digits
-        raise place.error(str(error)) from None

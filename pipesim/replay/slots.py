@@ -56,14 +56,10 @@ class Slots:
         self.headers: NDArray[np.int64] = np.frombuffer(
             self._map, dtype=np.int64, count=len(sizes) * _LINE // 8
         ).reshape(len(sizes), _LINE // 8)
-
         self._payloads = [
             torch.frombuffer(self._map, dtype=torch.uint8, count=size, offset=offset)
             for size, offset in zip(sizes, self._offsets, strict=False)
         ]
-
-    def __len__(self) -> int:
-        return len(self._sizes)
 
     def payload(self, slot: int) -> Tensor:
         """Return a slot's message as bytes, shape [size]; the memory itself, not a copy."""

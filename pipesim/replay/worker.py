@@ -104,7 +104,7 @@ def _work(run: Run, place: _Place, output: Path, guard: Guard) -> None:
     gpu = Gpu.open(run) if run.device == "cuda" else None
     dist.init_process_group("gloo", timeout=_STARTING)
     # A transfer that is given up spoils its group for others: this one is for them alone.
-    transfers, group = (dist.new_group(timeout=timedelta(seconds=run.timeout_s)) for _ in "12")
+    transfers, group = (dist.new_group(timeout=timedelta(seconds=run.timeout_s)) for _ in range(2))
     doing = work(run, rank, gpu.device if gpu else torch.device("cpu"))
     direct = Direct(run, doing.payload, transfers)
     path = direct if run.failover_ms is None else Failover(run, direct, delegation)
