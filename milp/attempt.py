@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,7 +10,7 @@ from milp.network import Network
 from milp.result import Status
 from pipesim.schedule import Schedule
 
-__all__ = ["Attempt", "Backend", "interruptible"]
+__all__ = ["Attempt", "Backend"]
 
 
 @dataclass(frozen=True)
@@ -26,14 +25,11 @@ class Attempt:
         None of them is shorter, by the solver's own proof; −inf where it says nothing.
     schedule : Schedule or None
         The best one it found.
-    interrupted : bool
-        Ctrl-C was pressed.
     """
 
     status: Status
     bound_ms: float
     schedule: Schedule | None = None
-    interrupted: bool = False
 
 
 class Backend(Protocol):
@@ -47,6 +43,7 @@ class Backend(Protocol):
         hint: Schedule | None,
         time_limit_s: float,
         threads: int,
+        pressed: threading.Event,
     ) -> Attempt:
         """Search the network's schedules that take no longer than the horizon.
 
@@ -60,33 +57,6 @@ class Backend(Protocol):
             One of these schedules, to start from.
         time_limit_s, threads : float, int
             What the solver may take.
+        pressed : Event
+            Set on Ctrl-C: return what is known.
         """
-
-
-def interruptible(work: Callable[[], object], stop: Callable[[], object]) -> bool:
-    """Run ``work`` in a thread until it is done; on Ctrl-C ask it to stop, and say so.
-
-    Native code does not notice Ctrl-C, and Python only between two of its own steps.
-    """
-    failures: list[BaseException] = []
-    done = threading.Event()  # an interrupted join() may take a thread for dead
-
-    def run() -> None:
-        try:
-            work()
-        except BaseException as error:
-            failures.append(error)
-        finally:
-            done.set()
-
-    threading.Thread(target=run, daemon=True).start()
-    interrupted = False
-    while not done.is_set():
-        try:
-            done.wait(0.1)
-        except KeyboardInterrupt:
-            interrupted = True
-            stop()
-    if failures:
-        raise failures[0]
-    return interrupted

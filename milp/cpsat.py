@@ -13,11 +13,13 @@ the bound still holds, and is stated without the rounding.
 from __future__ import annotations
 
 import math
+import threading
 from fractions import Fraction
 
 from ortools.sat.python import cp_model
 
-from milp.attempt import Attempt, interruptible
+from milp import ctrl_c
+from milp.attempt import Attempt
 from milp.network import Network
 from milp.result import Status
 from pipesim.bounds import grain
@@ -148,6 +150,7 @@ def cpsat(
     hint: Schedule | None,
     time_limit_s: float,
     threads: int,
+    pressed: threading.Event,
 ) -> Attempt:
     """Run CP-SAT, see :class:`milp.attempt.Backend`."""
     intervals = _Intervals(network, horizon_ms)
@@ -159,9 +162,7 @@ def cpsat(
     if not math.isinf(time_limit_s):
         solver.parameters.max_time_in_seconds = max(time_limit_s, 0.01)
     said: list[object] = []
-    interrupted = interruptible(
-        lambda: said.append(solver.solve(intervals.model)), solver.stop_search
-    )
+    ctrl_c.run(lambda: said.append(solver.solve(intervals.model)), solver.stop_search, pressed)
     (status,) = said
     if status == cp_model.INFEASIBLE:
         return Attempt("infeasible", math.inf)
@@ -169,9 +170,9 @@ def cpsat(
         raise SolverError(f"cpsat refuses the model: {intervals.model.validate()}")
     bound_ms = intervals.units.bound_ms(solver.best_objective_bound)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        return Attempt("unknown", bound_ms, interrupted=interrupted)
+        return Attempt("unknown", bound_ms)
     starts = [solver.value(start) for start in intervals.start]
     orders = [sorted(device, key=starts.__getitem__) for device in network.on_device]
     proven = status == cp_model.OPTIMAL and intervals.units.exact
     found: Status = "optimal" if proven else "feasible"
-    return Attempt(found, bound_ms, network.schedule(orders), interrupted)
+    return Attempt(found, bound_ms, network.schedule(orders))

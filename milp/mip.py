@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,8 @@ from typing import Any
 
 import pulp
 
-from milp.attempt import Attempt, interruptible
+from milp import ctrl_c
+from milp.attempt import Attempt
 from milp.model import Model
 from milp.network import Network
 from milp.result import Status
@@ -33,10 +35,9 @@ class _WarmHighs(pulp.HiGHS):  # type: ignore[misc]
     never calls ``setSolution``. It also cannot be interrupted.
     """
 
-    def __init__(self, *, warm: bool, **options: Any) -> None:
+    def __init__(self, pressed: threading.Event, *, warm: bool, **options: Any) -> None:
         super().__init__(**options)
-        self.warm = warm
-        self.interrupted = False
+        self.pressed, self.warm = pressed, warm
 
     def callSolver(self, lp: pulp.LpProblem) -> None:  # noqa: N802
         """Hand the initial values over, run, and stop on Ctrl-C."""
@@ -51,7 +52,7 @@ class _WarmHighs(pulp.HiGHS):  # type: ignore[misc]
             solution.col_value, solution.value_valid = values, True
             solver.setSolution(solution)
         solver.HandleKeyboardInterrupt = True  # lets cancelSolve work
-        self.interrupted = interruptible(solver.run, solver.cancelSolve)
+        ctrl_c.run(solver.run, solver.cancelSolve, self.pressed)
 
 
 def highs(
@@ -61,6 +62,7 @@ def highs(
     hint: Schedule | None,
     time_limit_s: float,
     threads: int,
+    pressed: threading.Event,
 ) -> Attempt:
     """Run HiGHS by highspy, see :class:`milp.attempt.Backend`."""
     import highspy
@@ -72,7 +74,7 @@ def highs(
         # Its threads belong to the process: without this a second solve keeps the first's.
         highspy.Highs.resetGlobalScheduler(True)
         command = _WarmHighs(
-            warm=hint is not None, **_options(time_limit_s, threads), mip_abs_gap=0.0
+            pressed, warm=hint is not None, **_options(time_limit_s, threads), mip_abs_gap=0.0
         )
         _solve(model, command, "highs")
     solver = model.problem.solverModel
@@ -85,16 +87,15 @@ def highs(
         status = "optimal"
     schedule = model.schedule() if found else None
     bound_ms = float(info.mip_dual_bound) * model.unit_ms
-    return Attempt(status, bound_ms, schedule, command.interrupted)
+    return Attempt(status, bound_ms, schedule)
 
 
 class _InterruptibleCbc(pulp.COIN_CMD):  # type: ignore[misc]
     """PuLP's CBC, whose process ends on Ctrl-C and whose log is kept."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, pressed: threading.Event, **options: Any) -> None:
         super().__init__(path=pulp.PULP_CBC_CMD.pulp_cbc_path, **options)
-        self.log = ""
-        self.interrupted = False
+        self.pressed, self.log = pressed, ""
 
     def solve_CBC(self, lp: pulp.LpProblem, use_mps: bool = True) -> int:  # noqa: N802
         """Run CBC on the problem's MPS file, as PuLP does, and read its solution."""
@@ -115,9 +116,9 @@ class _InterruptibleCbc(pulp.COIN_CMD):  # type: ignore[misc]
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
             ) as process,
         ):
-            self.interrupted = interruptible(process.wait, process.kill)
+            ctrl_c.run(process.wait, process.kill, self.pressed)
         self.log = Path(log).read_text(errors="replace")
-        if self.interrupted:  # what it had is lost with it
+        if self.pressed.is_set():  # what it had is lost with it
             lp.assignStatus(pulp.LpStatusNotSolved, pulp.LpSolutionNoSolutionFound)
             return int(pulp.LpStatusNotSolved)
         if process.returncode or not Path(solution).exists():
@@ -135,13 +136,16 @@ def cbc(
     hint: Schedule | None,
     time_limit_s: float,
     threads: int,
+    pressed: threading.Event,
 ) -> Attempt:
     """Run the CBC that PuLP brings, see :class:`milp.attempt.Backend`."""
     model = Model(network, horizon_ms)
     if hint:
         model.suggest(hint)
     with tempfile.TemporaryDirectory() as folder:
-        command = _InterruptibleCbc(warmStart=hint is not None, **_options(time_limit_s, threads))
+        command = _InterruptibleCbc(
+            pressed, warmStart=hint is not None, **_options(time_limit_s, threads)
+        )
         command.tmpDir = folder
         if not command.available():
             raise SolverError("cbc: the program is missing from PuLP, or may not be executed")
@@ -152,8 +156,8 @@ def cbc(
                 raise
             # CBC may crash when the time is over while it reads the warm start.
             return Attempt("unknown", -math.inf)
-    if command.interrupted:
-        return Attempt("unknown", -math.inf, interrupted=True)
+    if pressed.is_set():
+        return Attempt("unknown", -math.inf)
     found: dict[int, Status] = {
         pulp.LpSolutionOptimal: "optimal",
         pulp.LpSolutionIntegerFeasible: "feasible",

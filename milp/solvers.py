@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import math
+import threading
 import time
 from dataclasses import replace
 from typing import cast
 
 from milp.attempt import Backend
+from milp.ctrl_c import noted_ctrl_c
 from milp.network import Network
 from milp.result import Result, Status
 from pipesim import bounds
@@ -88,13 +90,14 @@ def solve(
         raise SolverError(f"the time limit must be above 0 seconds, not {time_limit_s:g}")
     if threads < 1:
         raise SolverError(f"a solver needs at least 1 thread, not {threads}")
-    backend = _backend(solver)
     began = time.perf_counter()
     # Before the first B on a device, one micro-batch has passed through all of its stages.
     if not bounds.fits_limits(scenario):
         return Result("infeasible", math.inf, math.inf, time.perf_counter() - began, solver)
-    search = _Search(scenario, incumbent, backend, began + time_limit_s, threads)
-    search.run()
+    with noted_ctrl_c() as pressed:
+        backend = _backend(solver)
+        search = _Search(scenario, incumbent, backend, began + time_limit_s, threads, pressed)
+        search.run()
     result = search.result(time.perf_counter() - began, solver)
     return result if _alike(scenario) else _in_any_order(result, scenario)
 
@@ -137,15 +140,16 @@ class _Search:
         backend: Backend,
         deadline: float,
         threads: int,
+        pressed: threading.Event,
     ) -> None:
         self.scenario, self.backend = scenario, backend
-        self.deadline, self.threads = deadline, threads
+        self.deadline, self.threads, self.pressed = deadline, threads, pressed
         self.network = Network(scenario)
         self.grain_ms = bounds.grain_ms(scenario)
         self.best: Schedule | None = None
         self.best_ms = math.inf
         self.bound_ms = 0.0
-        self.proven = self.interrupted = False
+        self.proven = False
         self.undecided = 0
         if incumbent:
             incumbent.check_fits(scenario)
@@ -167,22 +171,19 @@ class _Search:
 
     def run(self) -> None:
         """Try horizons until one is solved, the time is over, or Ctrl-C is pressed."""
-        try:
-            longest = bounds.serial_ms(self.scenario)
-            self.bound_ms, horizon = bounds.shortest_horizon_ms(self.scenario, 0.0, self.best_ms)
-            step = _FIRST_STEP * horizon
-            while self.left_s > 0:
-                last = max(horizon, self.bound_ms) * _CLOSE >= min(self.best_ms, longest)
-                horizon = min(self.best_ms, longest) if last else max(horizon, self.bound_ms)
-                undecided = self._try(horizon, last)
-                if last or self.proven or self.interrupted:
-                    return
-                # What was too hard is tried once more with room, and then with all there is.
-                step = max(step, _ROOM * horizon) if undecided else step
-                horizon = horizon + step if undecided < 2 else math.inf
-                step *= 2
-        except KeyboardInterrupt:
-            self.interrupted = True
+        longest = bounds.serial_ms(self.scenario)
+        self.bound_ms, horizon = bounds.shortest_horizon_ms(self.scenario, 0.0, self.best_ms)
+        step = _FIRST_STEP * horizon
+        while self.left_s > 0 and not self.pressed.is_set():
+            last = max(horizon, self.bound_ms) * _CLOSE >= min(self.best_ms, longest)
+            horizon = min(self.best_ms, longest) if last else max(horizon, self.bound_ms)
+            undecided = self._try(horizon, last)
+            if last or self.proven:
+                return
+            # What was too hard is tried once more with room, and then with all there is.
+            step = max(step, _ROOM * horizon) if undecided else step
+            horizon = horizon + step if undecided < 2 else math.inf
+            step *= 2
 
     def _try(self, horizon_ms: float, last: bool) -> int:
         """Solve one horizon; return how many were left undecided so far."""
@@ -198,8 +199,8 @@ class _Search:
             hint=hint,
             time_limit_s=left if last else left / 2,
             threads=self.threads,
+            pressed=self.pressed,
         )
-        self.interrupted = attempt.interrupted
         if attempt.schedule and self.network.overfull(attempt.schedule) is None:
             self._keep(attempt.schedule)
         if attempt.status == "infeasible":
@@ -246,4 +247,4 @@ class _Search:
             }
             best = Schedule(best.orders, best.placement, best.microbatches, "milp", assumed)
         bound = min(bound, self.best_ms)
-        return Result(status, self.best_ms, bound, seconds, solver, best, self.interrupted)
+        return Result(status, self.best_ms, bound, seconds, solver, best, self.pressed.is_set())

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import math
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from milp import SOLVERS, Result, cpsat, mip, solve
-from milp.attempt import Backend
+from milp import SOLVERS, Result, cpsat, ctrl_c, mip, solve
+from milp.attempt import Attempt, Backend
+from milp.ctrl_c import noted_ctrl_c
 from milp.network import Network
 from pipesim.bounds import lower_bound_ms
 from pipesim.engine import simulate
@@ -263,7 +266,12 @@ def test_the_solver_itself_proves_the_worked_example(
     horizon = optimum if known else 1.05 * optimum
     network = Network(scenario, find_windows(scenario, horizon) if known else None)
     attempt = BACKENDS[solver](
-        network, horizon, hint=incumbent if known else None, time_limit_s=10, threads=2
+        network,
+        horizon,
+        hint=incumbent if known else None,
+        time_limit_s=10,
+        threads=2,
+        pressed=threading.Event(),
     )
     assert attempt.status == "optimal"
     assert attempt.bound_ms == pytest.approx(optimum, rel=1e-6)
@@ -305,17 +313,82 @@ def test_ctrl_c_leaves_the_incumbent_and_its_bound(
             timer.cancel()
 
     hard = Network(scenario)  # no windows: nothing is solved in 0.3 s
-    attempt = interrupted(
-        hard, hard.makespan_ms(incumbent), hint=incumbent, time_limit_s=60, threads=1
-    )
-    assert attempt.interrupted
+    with noted_ctrl_c() as pressed:
+        attempt = interrupted(
+            hard,
+            hard.makespan_ms(incumbent),
+            hint=incumbent,
+            time_limit_s=60,
+            threads=1,
+            pressed=pressed,
+        )
+    assert pressed.is_set()
     assert attempt.status in ("feasible", "unknown")
+
+    def pressing(*_: Any, pressed: threading.Event, **__: Any) -> Attempt:
+        pressed.set()
+        return attempt
+
     module = "milp.cpsat" if solver == "cpsat" else "milp.mip"
-    monkeypatch.setattr(f"{module}.{solver}", lambda *_, **__: attempt)
+    monkeypatch.setattr(f"{module}.{solver}", pressing)
     result = solve(scenario, solver=solver, incumbent=incumbent)
     assert result.interrupted
     assert result.status == "feasible"
     assert 480 <= result.bound_ms < result.objective_ms <= hard.makespan_ms(incumbent)
+
+
+def test_ctrl_c_is_not_lost_where_a_horizon_holds_no_schedule(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[float] = []
+
+    def infeasible(_: Network, horizon_ms: float, **__: Any) -> Attempt:
+        tried.append(horizon_ms)
+        os.kill(os.getpid(), signal.SIGINT)
+        return Attempt("infeasible", math.inf)
+
+    monkeypatch.setattr("milp.mip.highs", infeasible)
+    result = solve(Scenario(stages=4, microbatches=12, activation_limit=3))
+    assert result.interrupted
+    assert result.status == "unknown"
+    assert len(tried) == 1
+
+
+def test_who_is_asked_to_stop_too_early_is_asked_again() -> None:
+    asked: list[bool] = []
+    begun, stopped = threading.Event(), threading.Event()
+
+    def work() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        while not asked:
+            time.sleep(0.01)
+        begun.set()
+        assert stopped.wait(10)
+
+    def stop() -> None:
+        asked.append(begun.is_set())
+        if begun.is_set():
+            stopped.set()
+
+    with noted_ctrl_c() as pressed:
+        ctrl_c.run(work, stop, pressed)
+        assert pressed.is_set()
+    assert not asked[0]
+    assert asked[-1]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_while_the_solver_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = importlib.import_module
+
+    def pressed(name: str) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        return load(name)
+
+    monkeypatch.setattr("milp.solvers.importlib.import_module", pressed)
+    result = solve(Scenario(stages=2, microbatches=2))
+    assert result.interrupted
+    assert result.status == "unknown"
 
 
 # -- solvers, bounds and brute force agree -----------------------------------------------
