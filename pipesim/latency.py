@@ -6,10 +6,9 @@ of a millisecond, more on a busy machine, and an iteration has chains of many me
 
 from __future__ import annotations
 
+import statistics
 from collections import defaultdict
 from dataclasses import replace
-
-import numpy as np
 
 from pipesim.engine import simulate
 from pipesim.program import Message
@@ -22,14 +21,17 @@ __all__ = ["base_ms", "predicted_with"]
 
 
 def base_ms(run: Run, measured: Timeline) -> float:
-    """Return the median time of a message over links without delay, beyond the stated.
+    """Return what a message takes over links without delay, beyond the stated.
 
-    Of a group it is the time from when both ends of all its messages run to its end; of
-    delegation, from the sender's copy to the receiver's. 0 if there was no such message.
+    Of a group it is the time from when both ends of all its messages run to its end, on
+    average, as times in a chain add up; of delegation, from the sender's copy to the
+    receiver's, in the median, as some wait for their turn. 0 if there was no such message, as
+    with ``Delegated(only_slow=True)``.
     """
-    times = _delegated(run, measured) if isinstance(run.transport, Delegated) else _groups(measured)
-    stated = getattr(run.transport, "base_ms", 0.0)
-    return max(0.0, float(np.median(times)) - stated) if times else 0.0
+    posted = isinstance(run.transport, Delegated)
+    times = _delegated(run, measured) if posted else _groups(run, measured)
+    typical = statistics.median if posted else statistics.fmean
+    return max(0.0, typical(times)) if times else 0.0
 
 
 def predicted_with(run: Run, timeline: Timeline, base: float) -> Timeline:
@@ -57,7 +59,7 @@ def predicted_with(run: Run, timeline: Timeline, base: float) -> Timeline:
     return simulate(scenario.with_delay(base, healthy), run.schedule, transport)
 
 
-def _groups(measured: Timeline) -> list[float]:
+def _groups(run: Run, measured: Timeline) -> list[float]:
     starts: dict[Message, float] = defaultdict(float)
     groups: dict[tuple[int, float], list[CommSpan]] = defaultdict(list)
     for span in measured.comm:
@@ -65,7 +67,10 @@ def _groups(measured: Timeline) -> list[float]:
             starts[span.message] = max(starts[span.message], span.start_ms)
             groups[span.device, span.start_ms].append(span)
     return [
-        group[0].end_ms - max(starts[span.message] for span in group) for group in groups.values()
+        group[0].end_ms
+        - max(starts[span.message] for span in group)
+        - max(run.transfer_ms(span.message) for span in group)
+        for group in groups.values()
     ]
 
 
@@ -74,7 +79,10 @@ def _delegated(run: Run, measured: Timeline) -> list[float]:
     for span in measured.comm:
         steps[span.message][span.path] = span
     return [
-        way["copy-in"].end_ms - way["copy-out"].start_ms - 2 * run.copy_ms(message)
+        way["copy-in"].end_ms
+        - way["copy-out"].start_ms
+        - 2 * run.copy_ms(message)
+        - run.delegate_ms(message)
         for message, way in steps.items()
         if {"copy-out", "copy-in"} <= way.keys()
         and not run.scenario.delay_ms[message.link, message.direction]

@@ -2,6 +2,9 @@
 
 Three steps: :func:`prepare` says what to run, :mod:`pipesim.replay` runs it, and
 :class:`Replayed` compares. :func:`replay` does all three on this machine.
+
+What no plan can know of a machine, the last warm-up iteration tells: what a message takes
+there at least and, of a model, what its operators take. Predicted are the iterations after it.
 """
 
 from __future__ import annotations
@@ -195,7 +198,7 @@ class Replayed:
 
     @cached_property
     def scenario(self) -> Scenario:
-        """What is predicted: for ``model``, with operator times of the last warm-up iteration."""
+        """The run's; of ``model``, with operator times of the last warm-up iteration."""
         scenario = self.run.scenario
         if self.run.compute != "model":
             return scenario
@@ -209,9 +212,19 @@ class Replayed:
         return scenario.replaced(**given)
 
     @cached_property
-    def predicted(self) -> Timeline:
-        """The engine's timeline."""
+    def nominal(self) -> Timeline:
+        """The engine's timeline where messages take what is stated: nothing, mostly."""
         return simulate(self.scenario, self.run.schedule, self.run.transport)
+
+    @cached_property
+    def base_ms(self) -> float:
+        """What a message took in the last warm-up iteration beyond what was stated."""
+        return latency.base_ms(self.run, self._last_warmup)
+
+    @cached_property
+    def predicted(self) -> Timeline:
+        """The engine's timeline where links without delay take :attr:`base_ms` for a message."""
+        return latency.predicted_with(self.run, self.nominal, self.base_ms)
 
     @property
     def iterations_ms(self) -> list[float]:
@@ -243,20 +256,10 @@ class Replayed:
         """How far operators start from where they were predicted, the median over all."""
         return self._start_error_ms(self.predicted)
 
-    @cached_property
-    def base_ms(self) -> float:
-        """What a message took in the last warm-up iteration beyond what was injected."""
-        return latency.base_ms(self.run, self._last_warmup)
-
-    @cached_property
-    def predicted_with_base(self) -> Timeline:
-        """The engine's timeline with :attr:`base_ms` on links that have no delay."""
-        return latency.predicted_with(self.run, self.predicted, self.base_ms)
-
     @property
-    def median_start_error_with_base_ms(self) -> float:
-        """The median start error against :attr:`predicted_with_base`."""
-        return self._start_error_ms(self.predicted_with_base)
+    def nominal_start_error_ms(self) -> float:
+        """How far they start from :attr:`nominal`."""
+        return self._start_error_ms(self.nominal)
 
     def _start_error_ms(self, predicted: Timeline) -> float:
         starts = {op: span.start_ms - predicted.start_ms for op, span in predicted.spans.items()}
@@ -321,8 +324,8 @@ class Replayed:
             "iterations_ms": self.iterations_ms,
             "events": self.events,
             "base_ms": self.base_ms,
-            "predicted_with_base_ms": self.predicted_with_base.iteration_ms,
-            "median_start_error_with_base_ms": self.median_start_error_with_base_ms,
+            "nominal_ms": self.nominal.iteration_ms,
+            "nominal_start_error_ms": self.nominal_start_error_ms,
             "clocks": [clock._asdict() for clock in self.measured.clocks],
             "delegates": 2 * sum(self.run.delegates.values()),
         }

@@ -214,11 +214,12 @@ def _show(replayed: Replayed, quiet: bool) -> None:
         ],
     )
     show("", f"operators start {_ms(replayed.median_start_error_ms)} from prediction (median)")
-    based = replayed.predicted_with_base
-    show(
-        f"a message takes {_ms(replayed.base_ms)} here: knowing that, {_ms(based.iteration_ms, 1)} "
-        f"are predicted, and starts {_ms(replayed.median_start_error_with_base_ms)} from it"
-    )
+    if replayed.base_ms:
+        nominal = _ms(replayed.nominal.iteration_ms, 1)
+        show(
+            f"the prediction counts {_ms(replayed.base_ms)} that a message takes here; without, "
+            f"it is {nominal}, and starts are {_ms(replayed.nominal_start_error_ms)} off"
+        )
     clocks = replayed.measured.clocks
     show(
         f"clocks agree to {_ms(max(c.uncertainty_ms for c in clocks))}"

@@ -53,12 +53,13 @@ class LostPeerError(ReplayError):
     """A neighbour closed its connection; why is for others to say."""
 
 
-def hold_until(time_ns: int) -> None:
+def hold_until(time_ns: int, early_ns: int = _INEXACT_NS) -> None:
     """Return when the monotonic clock shows ``time_ns``.
 
-    Sleeps, but wakes early and spins for the rest, as sleeping is not that exact.
+    Sleeps, but wakes ``early_ns`` earlier and spins for the rest, as sleeping is not that exact:
+    the longer, the more exact, and the more it takes from others on few cores.
     """
-    remaining = time_ns - time.monotonic_ns() - _INEXACT_NS
+    remaining = time_ns - time.monotonic_ns() - early_ns
     if remaining > 0:
         time.sleep(remaining / 1e9)
     while time.monotonic_ns() < time_ns:

@@ -32,6 +32,9 @@ _SMALL_BYTES = 2**16
 
 _LOOK_S = 0.1
 
+_EARLY_NS = 150_000
+"""Busy kernels follow each other on a blocked link: what one is late by, all later ones are."""
+
 Kernel = Callable[[], None]
 
 
@@ -201,7 +204,7 @@ class LaunchQueue:
             for message, delay in zip(group.sends, delays, strict=True):
                 if delay and self._path.is_direct(message.link):
                     begun, over = over, over + delay
-                    hold_until(over)
+                    hold_until(over, _EARLY_NS)
                     self._record.step(message, "busy", begun, over)
             begin()
 
