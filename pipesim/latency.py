@@ -23,7 +23,7 @@ __all__ = ["base_ms", "predicted_with"]
 def base_ms(run: Run, measured: Timeline) -> float:
     """Return what a message takes over links without delay, beyond the stated.
 
-    Of a group it is the time from when both ends of all its messages run to its end, on
+    Of a group it is the time from when both ends of all its messages may run to its end, on
     average, as times in a chain add up; of delegation, from the sender's copy to the
     receiver's, in the median, as some wait for their turn. 0 if there was no such message, as
     with ``Delegated(only_slow=True)``.
@@ -60,12 +60,18 @@ def predicted_with(run: Run, timeline: Timeline, base: float) -> Timeline:
 
 
 def _groups(run: Run, measured: Timeline) -> list[float]:
-    starts: dict[Message, float] = defaultdict(float)
     groups: dict[tuple[int, float], list[CommSpan]] = defaultdict(list)
+    busy: dict[tuple[int, Message], float] = {}
     for span in measured.comm:
         if span.path == "kernel":
-            starts[span.message] = max(starts[span.message], span.start_ms)
             groups[span.device, span.start_ms].append(span)
+        elif span.path == "busy":  # directly before its group
+            busy[span.device, span.message] = span.end_ms
+    starts: dict[Message, float] = defaultdict(float)
+    for (device, start), group in groups.items():
+        ready = max(busy.get((device, span.message), 0.0) for span in group) or start
+        for span in group:
+            starts[span.message] = max(starts[span.message], ready)
     return [
         group[0].end_ms
         - max(starts[span.message] for span in group)

@@ -21,7 +21,7 @@ from pipesim.replay.direct import Path
 from pipesim.replay.guard import Guard, hold_until
 from pipesim.replay.record import Record
 from pipesim.replay.run import Run
-from pipesim.replay.streams import Mark, Stream, after
+from pipesim.replay.streams import Mark, Stream, after, latest
 from pipesim.replay.work import Payload, Work
 from pipesim.schedule import Op
 
@@ -167,7 +167,7 @@ class LaunchQueue:
         beside = [need for need in self._run.schedule.needs(op) if need.stage != op.stage]
 
         def kernel() -> None:
-            ready = max(mark.time_ns or 0 for mark in waits)
+            ready = latest(waits)
             hold_until(ready)  # a message on its way over a link with latency
             received: Tensor | None = None
             for message in compute.receives:
@@ -196,24 +196,25 @@ class LaunchQueue:
             if any(delays):
                 stream.launch(occupy)
             else:
-                begin()
+                begin(latest(waits))
 
         def occupy() -> None:
             """Run the busy kernels of injected delays, directly before the group."""
-            over = max(mark.time_ns or 0 for mark in waits)
+            over = latest(waits)
             for message, delay in zip(group.sends, delays, strict=True):
                 if delay and self._path.is_direct(message.link):
                     begun, over = over, over + delay
                     hold_until(over, _EARLY_NS)
                     self._record.step(message, "busy", begun, over)
-            begin()
+            begin(over)
 
-        def begin() -> None:
+        def begin(could_ns: int) -> None:
+            """What waits for the group's start counts from when it could have started."""
             begun = now_ns()
             sends = {message: self._output(message) for message in group.sends}
             finish = self._path.start(sends, group.receives)
             if not group.blocking:
-                opened.happen(begun)
+                opened.happen(could_ns)
             stream.launch(lambda: complete(begun, finish()))
 
         def complete(begun: int, received: dict[Message, Tensor]) -> None:

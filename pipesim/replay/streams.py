@@ -12,7 +12,7 @@ from queue import SimpleQueue
 
 from pipesim.replay.guard import Guard
 
-__all__ = ["Mark", "Stream", "after"]
+__all__ = ["Mark", "Stream", "after", "latest"]
 
 
 class Mark:
@@ -69,6 +69,11 @@ def after(marks: Iterable[Mark], action: Callable[[], None]) -> None:
 
     for mark in waits:
         mark.then(one_less)
+
+
+def latest(marks: Iterable[Mark]) -> int:
+    """Return when the last of marks happened, all of which have."""
+    return max(mark.time_ns or 0 for mark in marks)
 
 
 class Stream:
