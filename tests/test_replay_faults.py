@@ -17,7 +17,11 @@ from typer.testing import CliRunner
 
 from pipesim.cli.app import app
 from pipesim.errors import ReplayError
+from pipesim.replay import launcher
 from pipesim.replay.rendezvous import listen
+from pipesim.replaying import prepare
+from pipesim.scenario import Scenario
+from planners import plan
 from tests.replays import (
     PATIENCE_S,
     PROMPT_S,
@@ -185,9 +189,17 @@ def test_messages_larger_than_the_memory(tmp_path: Path, transport: str, size: f
     file = tmp_path / "scenario.toml"
     file.write_text(SCENARIO.format(size))
     options = ["--scenario", str(file), "--planner", "1f1b", "--warmup", "0"]
-    says = r"the messages of an iteration need [\d,.]+ GiB of memory at both ends, and .*"
+    says = r"3 workers need [\d,.]+ GiB of memory and an iteration's messages [\d,.]+ GiB, .*"
     with replaying(tmp_path, *options, "--transport", transport) as run:
         check_end(run, says, PATIENCE_S)
+
+
+def test_more_workers_than_the_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = Scenario(stages=3, microbatches=1)
+    run = prepare(scenario, plan(scenario, "1f1b"), "nccl")
+    monkeypatch.setattr(launcher, "_WORKER_BYTES", 2**50)
+    with pytest.raises(ReplayError, match=r"3 workers need 3,145,728\.0 GiB of memory"):
+        launcher.launch(run)
 
 
 def test_no_space_in_shared_memory(tmp_path: Path) -> None:

@@ -38,6 +38,10 @@ __all__ = ["launch"]
 
 _LOOPBACK = "127.0.0.1"
 _SHUTDOWN_S = 3
+_WORKER_BYTES = 160 * 2**20
+"""What a process that has loaded torch has for itself, as measured with torch 2.13."""
+_DELEGATE_BYTES = 8 * 2**20
+"""The same of one that was forked from it."""
 _SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT
 
 
@@ -71,16 +75,19 @@ def launch(run: Run, port: int = 0) -> Measured:
 
 
 def _check_memory(run: Run) -> None:
-    """Refuse messages that this machine cannot hold: it would not survive the attempt."""
+    """Refuse what this machine cannot hold: it would not survive the attempt."""
     facts = Path("/proc/meminfo")
     if not facts.is_file():
         return
     kib = re.search(r"^MemAvailable: *(\d+) kB$", facts.read_text(), re.MULTILINE)
-    needed = 2 * sum(payload(run, message.link).size_bytes for message in run.messages)
-    if kib and needed > 1024 * int(kib[1]) / 2:
+    delegates = 2 * sum(run.delegates.values())
+    processes = run.devices * _WORKER_BYTES + delegates * _DELEGATE_BYTES
+    messages = 2 * sum(payload(run, message.link).size_bytes for message in run.messages)
+    if kib and processes + messages > 1024 * int(kib[1]) / 2:
         raise ReplayError(
-            f"the messages of an iteration need {needed / 2**30:,.1f} GiB of memory at both ends, "
-            f"and {int(kib[1]) / 2**20:,.1f} GiB are available, half of them for this"
+            f"{run.devices} workers need {processes / 2**30:,.1f} GiB of memory and an iteration's "
+            f"messages {messages / 2**30:,.1f} GiB, and {int(kib[1]) / 2**20:,.1f} GiB are "
+            "available, half of them for this"
         )
 
 
