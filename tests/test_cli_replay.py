@@ -25,7 +25,7 @@ KEYS = (
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        ("--transport nccl", "needs a PLAN.json or --planner"),
+        ("--transport nccl", "give a PLAN.json or --planner NAME"),
         ("plan.json --planner 1f1b --transport nccl", "not both"),
         ("--planner 1f1b", "needs --transport nccl, exchange or delegated"),
         ("--planner 1f1b --transport isolated", "needs --transport nccl, exchange or delegated"),

@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they stand for: scenarios and transports."""
+"""Options that several commands share, and what they stand for: scenarios, plans, transports."""
 
 from __future__ import annotations
 
@@ -8,21 +8,24 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast, get_args
 
 import numpy as np
-from typer import Option
+from typer import Argument, Option
 
 from pipesim.cli import parsing
 from pipesim.cli.parsing import SlowLink
 from pipesim.errors import ScenarioError
+from pipesim.formats.plan_json import load_plan
 from pipesim.formats.scenario_toml import load_scenario
 from pipesim.scenario import Array, Scenario
 from pipesim.schedule import Schedule
 from pipesim.transport import TRANSPORTS, Transport
 from pipesim.transport import transport as transport_named
 from planners import names as planner_names
+from planners import plan as plan_with
 
 __all__ = [
     "Chunks",
     "Json",
+    "PlanOptions",
     "Quiet",
     "ScenarioOptions",
     "TransportOptions",
@@ -223,6 +226,53 @@ def _by_device(limits: float | list[float], scenario: Scenario) -> Array:
             f"--activation-limit gives {len(limits)} limits for {scenario.devices} devices"
         )
     return np.array(limits)
+
+
+# -- the plan ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """What to run: a plan from a file, or one made for the scenario."""
+
+    plan: Annotated[
+        Path | None, Argument(metavar="PLAN.json", help="A plan; or see --planner.")
+    ] = None
+    planner: Annotated[
+        str | None,
+        Option(
+            metavar="NAME",
+            help="Plan with this planner, see `pipesim planners`.",
+            autocompletion=complete_planner,
+        ),
+    ] = None
+    chunks: Chunks = 1
+
+    @property
+    def given(self) -> bool:
+        """Whether there is anything to run."""
+        return self.plan is not None or self.planner is not None
+
+    def build(
+        self, scenario: ScenarioOptions, report: Callable[[str], None]
+    ) -> tuple[Scenario, Schedule]:
+        """Return the scenario, in the plan's shape where none is given, and the plan.
+
+        Raises
+        ------
+        ScenarioError, ScheduleError, FormatError
+            Options contradict each other, or there is no such plan.
+        """
+        if not self.given:
+            raise ScenarioError("there is nothing to run: give a PLAN.json or --planner NAME")
+        if self.plan is not None and self.planner is not None:
+            raise ScenarioError("give a PLAN.json or --planner NAME, not both")
+        if self.plan is not None:
+            schedule = load_plan(self.plan)
+            return scenario.build(plan=schedule, chunks=self.chunks), schedule
+        what = scenario.build(chunks=self.chunks)
+        report(f"planning with {self.planner}")
+        return what, plan_with(what, self.planner or "")
 
 
 # -- the transport -----------------------------------------------------------------------

@@ -6,47 +6,26 @@ import os
 from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Argument, Option
+from typer import Option
 
 from pipesim.cli import parsing
-from pipesim.cli.options import (
-    Chunks,
-    Json,
-    Quiet,
-    ScenarioOptions,
-    TransportOptions,
-    complete_planner,
-    parsed,
-)
+from pipesim.cli.options import Json, PlanOptions, Quiet, ScenarioOptions, TransportOptions, parsed
 from pipesim.cli.output import Column, check_outputs, note, progress, show, show_json, show_rows
 from pipesim.errors import ScenarioError
 from pipesim.formats.chrome_trace import save_chrome_trace
-from pipesim.formats.plan_json import load_plan
 from pipesim.replay.measured import load_result
 from pipesim.replay.run import LinkFault, Run
 from pipesim.replay.run_json import save_run
 from pipesim.replaying import Replayed, launched, prepare
 from pipesim.wording import described, plain
-from planners import plan as plan_with
 
 __all__ = ["replay"]
 
 
 def replay(
     scenario: ScenarioOptions,
+    planned: PlanOptions,
     over: TransportOptions,
-    plan: Annotated[
-        Path | None, Argument(metavar="PLAN.json", help="A plan; or see --planner.")
-    ] = None,
-    planner: Annotated[
-        str | None,
-        Option(
-            metavar="NAME",
-            help="Plan with this planner, see `pipesim planners`.",
-            autocompletion=complete_planner,
-        ),
-    ] = None,
-    chunks: Chunks = 1,
     compute: Annotated[
         str,
         Option(
@@ -113,15 +92,18 @@ def replay(
     loopback address.
     """
     outputs = {"--prepare": prepare_, "--trace": trace, "--plot": plot}
-    check_outputs(outputs, scenario.scenario, plan, result)
+    check_outputs(outputs, scenario.scenario, planned.plan, result)
     with progress(quiet) as report:
         if result is not None:
-            if plan is not None or planner is not None or prepare_ is not None:
+            if planned.given or prepare_ is not None:
                 raise ScenarioError("--result says what was run: give no plan beside it")
             replayed = Replayed(load_result(result))
         else:
+            if over.transport not in ("nccl", "exchange", "delegated"):
+                raise ScenarioError("replay needs --transport nccl, exchange or delegated")
             run = prepare(
-                **_what(scenario, over, plan, planner, chunks),
+                *planned.build(scenario, report),
+                over.build(),
                 compute=_one_of("--compute", compute, ("sleep", "matmul", "model")),
                 device=_one_of("--device", device, ("cpu", "cuda")),
                 iterations=iterations,
@@ -151,27 +133,6 @@ def replay(
     for path in (trace, plot):
         if path:
             note(f"wrote {path}", quiet=quiet)
-
-
-def _what(
-    options: ScenarioOptions,
-    over: TransportOptions,
-    plan: Path | None,
-    planner: str | None,
-    chunks: int,
-) -> dict[str, Any]:
-    """Return scenario, schedule and transport."""
-    if plan is None and planner is None:
-        raise ScenarioError("replay needs a PLAN.json or --planner NAME")
-    if plan is not None and planner is not None:
-        raise ScenarioError("replay takes a PLAN.json or --planner NAME, not both")
-    if over.transport not in ("nccl", "exchange", "delegated"):
-        raise ScenarioError("replay needs --transport nccl, exchange or delegated")
-    schedule = load_plan(plan) if plan else None
-    scenario = options.build(plan=schedule, chunks=chunks)
-    if schedule is None:
-        schedule = plan_with(scenario, planner or "")
-    return {"scenario": scenario, "schedule": schedule, "over": over.build()}
 
 
 def _one_of(option: str, text: str, choices: tuple[str, ...]) -> Any:

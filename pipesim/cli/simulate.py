@@ -5,48 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Option
 
 from pipesim import analysis
-from pipesim.cli.options import (
-    Chunks,
-    Json,
-    Quiet,
-    ScenarioOptions,
-    TransportOptions,
-    complete_planner,
-)
+from pipesim.cli.options import Json, PlanOptions, Quiet, ScenarioOptions, TransportOptions
 from pipesim.cli.output import Column, check_outputs, note, progress, show, show_json, show_rows
 from pipesim.engine import simulate as run
-from pipesim.errors import ScenarioError
 from pipesim.formats.chrome_trace import save_chrome_trace
-from pipesim.formats.plan_json import load_plan
 from pipesim.formats.timeline_csv import save_timeline_csv
 from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
 from pipesim.timeline import Timeline
 from pipesim.transport import Transport
 from pipesim.wording import decimals, described, milliseconds, titled
-from planners import plan as plan_with
 
 __all__ = ["simulate"]
 
 
 def simulate(
     scenario: ScenarioOptions,
+    planned: PlanOptions,
     over: TransportOptions,
-    plan: Annotated[
-        Path | None, Argument(metavar="PLAN.json", help="A plan; or see --planner.")
-    ] = None,
-    planner: Annotated[
-        str | None,
-        Option(
-            metavar="NAME",
-            help="Plan with this planner, see `pipesim planners`.",
-            autocompletion=complete_planner,
-        ),
-    ] = None,
-    chunks: Chunks = 1,
     json: Json = False,
     csv_file: Annotated[
         Path | None, Option("--csv", metavar="FILE", help="Write all operators with their times.")
@@ -66,22 +45,14 @@ def simulate(
 
     A plan brings its own numbers of stages and micro-batches.
     """
-    if plan is None and planner is None:
-        raise ScenarioError("simulate needs a PLAN.json or --planner NAME")
-    if plan is not None and planner is not None:
-        raise ScenarioError("simulate takes a PLAN.json or --planner NAME, not both")
     check_outputs(
         {"--csv": csv_file, "--plot": plot, "--memory-plot": memory_plot, "--trace": trace},
         scenario.scenario,
-        plan,
+        planned.plan,
     )
     transport = over.build()
     with progress(quiet) as report:
-        schedule = load_plan(plan) if plan else None
-        what = scenario.build(plan=schedule, chunks=chunks)
-        if schedule is None:
-            report(f"planning with {planner}")
-            schedule = plan_with(what, planner or "")
+        what, schedule = planned.build(scenario, report)
         report("simulating")
         timeline = run(what, schedule, transport)
         name = f"{schedule.planner or 'plan'} over {transport}"
