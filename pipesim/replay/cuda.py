@@ -77,10 +77,8 @@ class CudaQueue:
         self._batches = batches
         self._instructions = run.program.instructions[device]
         groups = [i for i in self._instructions if isinstance(i, Group)]
-        computes = [i for i in self._instructions if isinstance(i, Compute)]
-        grouped = {message for group in groups for message in group.receives}
-        self._received = [message for compute in computes for message in compute.receives]
-        self._fetched = dict.fromkeys(m for m in self._received if m not in grouped)
+        self._received = run.received(device)
+        self._fetched = dict.fromkeys(run.fetched(device))
         self._p2p, self._copy_out, self._copy_in = (gpu.stream() for _ in range(3))
         delayed = any(map(self._occupancy_ms, (m for group in groups for m in group.sends)))
         self._spin = gpu.spinner() if delayed else None
@@ -163,12 +161,12 @@ class CudaQueue:
 
     def _operator(self, compute: Compute) -> Callable[[], bool]:
         op, stream = compute.op, self._gpu.compute
-        beside = [need for need in self._run.schedule.needs(op) if need.stage != op.stage]
+        beside = self._run.beside(op)
         received: Tensor | None = None
         for message in compute.receives:
             received = self._take(message)
-        if not compute.receives and beside:  # a stage on the same device
-            received = self._outputs.pop(beside[0])
+        if beside:
+            received = self._outputs.pop(beside)
         start = self._gpu.tick(stream)
         self._outputs[op] = self._work.run(op, received, now_ns())
         end = self._computed[op] = self._gpu.tick(stream)

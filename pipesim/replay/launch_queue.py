@@ -73,10 +73,8 @@ class LaunchQueue:
         self._guard = guard
         self._instructions = run.program.instructions[device]
         groups = [i for i in self._instructions if isinstance(i, Group)]
-        computes = [i for i in self._instructions if isinstance(i, Compute)]
-        grouped = {message for group in groups for message in group.receives}
-        self._received = [message for compute in computes for message in compute.receives]
-        self._fetched = dict.fromkeys(m for m in self._received if m not in grouped)
+        self._received = run.received(device)
+        self._fetched = dict.fromkeys(run.fetched(device))
         self._compute = Stream("compute", guard)
         self._p2p = {group.stream: Stream(f"p2p {group.stream}", guard) for group in groups}
         self._copy_out = Stream("copy-out", guard)
@@ -164,7 +162,7 @@ class LaunchQueue:
 
     def _operator(self, compute: Compute, waits: list[Mark], opened: Mark, end: Mark) -> Kernel:
         op = compute.op
-        beside = [need for need in self._run.schedule.needs(op) if need.stage != op.stage]
+        beside = self._run.beside(op)
 
         def kernel() -> None:
             ready = latest(waits)
@@ -172,8 +170,8 @@ class LaunchQueue:
             received: Tensor | None = None
             for message in compute.receives:
                 received = self._inputs.pop(message)
-            if not compute.receives and beside:  # a stage on the same device
-                received = self._outputs.pop(beside[0])
+            if beside:
+                received = self._outputs.pop(beside)
             start = now_ns()
             opened.happen(start)
             self._outputs[op] = self._work.run(op, received, ready)

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from pipesim.errors import ReplayError
 from pipesim.lowering import lower
-from pipesim.program import Compute, Message, Program
+from pipesim.program import Compute, Group, Message, Program
 from pipesim.scenario import DOWN, Scenario
 from pipesim.schedule import Op, Schedule
 from pipesim.transport import Delegated, Exchange, Nccl, Transport
@@ -167,15 +167,34 @@ class Run:
     @cached_property
     def messages(self) -> tuple[Message, ...]:
         """Every message between devices, in an order that all processes agree on."""
+        return tuple(sorted(m for device in range(self.devices) for m in self.received(device)))
+
+    def received(self, device: int) -> tuple[Message, ...]:
+        """Return what a device's operators receive from other devices, in program order."""
         return tuple(
-            sorted(
-                message
-                for device in self.program.instructions
-                for instruction in device
-                if isinstance(instruction, Compute)
-                for message in instruction.receives
-            )
+            message
+            for instruction in self.program.instructions[device]
+            if isinstance(instruction, Compute)
+            for message in instruction.receives
         )
+
+    def fetched(self, device: int) -> tuple[Message, ...]:
+        """Return those of :meth:`received` that come through host memory, in no group."""
+        grouped = {
+            message
+            for instruction in self.program.instructions[device]
+            if isinstance(instruction, Group)
+            for message in instruction.receives
+        }
+        return tuple(message for message in self.received(device) if message not in grouped)
+
+    def beside(self, op: Op) -> Op | None:
+        """Return the operator of another stage on the same device whose result ``op`` needs."""
+        placement = self.schedule.placement
+        for need in self.schedule.needs(op):
+            if need.stage != op.stage and placement[need.stage] == placement[op.stage]:
+                return need
+        return None
 
     @cached_property
     def ops(self) -> dict[Op, int]:
