@@ -119,6 +119,8 @@ def _launched(run: Run) -> Measured:
         except ChildFailedError as error:
             failures = [f for rank, f in error.failures.items() if rank not in outlived]
             raise ReplayError(_blame(failures, place)) from None
+        except SignalException:
+            raise ReplayError(f"interrupted at rank 0, {_status(0, place)}") from None
         return load_result(place / "result.json")
 
 
