@@ -42,6 +42,7 @@ from pipesim.replay.run_json import load_run
 __all__ = ["main"]
 
 _STARTING = timedelta(seconds=60)
+_FOREVER = timedelta(days=7)
 
 
 class _Place(NamedTuple):
@@ -103,8 +104,11 @@ def _work(run: Run, place: _Place, output: Path, guard: Guard) -> None:
     delegation.watch()
     gpu = Gpu.open(run) if run.device == "cuda" else None
     dist.init_process_group("gloo", timeout=_STARTING)
-    # A transfer that is given up spoils its group for others: this one is for them alone.
-    transfers, group = (dist.new_group(timeout=timedelta(seconds=run.timeout_s)) for _ in range(2))
+    patience = timedelta(seconds=run.timeout_s)
+    group = dist.new_group(timeout=patience)
+    # A transfer that times out closes all connections of its group. Those that fail-over gives
+    # up never do: it has timeouts of its own.
+    transfers = dist.new_group(timeout=patience if run.failover_ms is None else _FOREVER)
     doing = work(run, rank, gpu.device if gpu else torch.device("cpu"))
     direct = Direct(run, doing.payload, transfers)
     path = direct if run.failover_ms is None else Failover(run, direct, delegation)
