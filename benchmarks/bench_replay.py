@@ -10,7 +10,8 @@ from collections.abc import Mapping
 import pytest
 
 from pipesim.engine import simulate
-from pipesim.replaying import Replayed, replay
+from pipesim.replayed import Replayed
+from pipesim.replaying import replay
 from pipesim.scenario import Scenario
 from planners import plan
 

@@ -76,7 +76,7 @@ def measured(budget_s: float, device: str) -> dict[str, object]:
     cuda = torch.cuda.is_available()
     if not cuda and device == "cuda":
         return {"cuda": False, "reason": "there is no CUDA device that torch can use"}
-    gpus = torch.cuda.device_count() if device == "cuda" else 4
+    gpus = torch.cuda.device_count() if device == "cuda" else 4  # to try the cases of many
     runs = [entry(case, gpus, deadline) for case in cases(gpus, device)]
     failed = sum("error" in run for run in runs)
     return {"cuda": cuda, "system": system(), "failed": failed, "runs": runs}
@@ -127,11 +127,7 @@ def cases(gpus: int, device: str) -> list[Case]:
 
 def entry(case: Case, gpus: int, deadline: float) -> dict[str, object]:
     """Run a case in a process of its own, as long as there is time."""
-    shared = case.stages > gpus
-    said: dict[str, object] = {
-        **case._asdict(),
-        "timing": "shared GPU: not comparable" if shared else "a GPU for each process",
-    }
+    said: dict[str, object] = {**case._asdict(), "timing": timing(case, gpus)}
     started = monotonic()
     left_s = deadline - started
     if left_s < LONGEST_RUN_S / 3:
@@ -154,6 +150,13 @@ def entry(case: Case, gpus: int, deadline: float) -> dict[str, object]:
     except (IndexError, ValueError):
         said["error"] = f"ended with code {process.returncode} and said nothing"
     return said | {"seconds": round(monotonic() - started, 1)}
+
+
+def timing(case: Case, gpus: int) -> str:
+    """Say what a run's times are worth."""
+    if case.device == "cpu":
+        return f"no GPU, {os.cpu_count()} CPUs: tries the script"
+    return "shared GPU: not comparable" if case.stages > gpus else "a GPU for each process"
 
 
 def end(process: subprocess.Popen[str]) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from typing import Protocol
 
+from milp.ctrl_c import Pressed
 from milp.network import Network
 from milp.result import Status
 from pipesim.schedule import Schedule
@@ -43,7 +43,7 @@ class Backend(Protocol):
         hint: Schedule | None,
         time_limit_s: float,
         threads: int,
-        pressed: threading.Event,
+        pressed: Pressed,
     ) -> Attempt:
         """Search the network's schedules that take no longer than the horizon.
 
@@ -57,6 +57,6 @@ class Backend(Protocol):
             One of these schedules, to start from.
         time_limit_s, threads : float, int
             What the solver may take.
-        pressed : Event
+        pressed : Pressed
             Set on Ctrl-C: return what is known.
         """

@@ -13,7 +13,6 @@ the bound still holds, and is stated without the rounding.
 from __future__ import annotations
 
 import math
-import threading
 from fractions import Fraction
 
 from ortools.sat.python import cp_model
@@ -150,7 +149,7 @@ def cpsat(
     hint: Schedule | None,
     time_limit_s: float,
     threads: int,
-    pressed: threading.Event,
+    pressed: ctrl_c.Pressed,
 ) -> Attempt:
     """Run CP-SAT, see :class:`milp.attempt.Backend`."""
     intervals = _Intervals(network, horizon_ms)

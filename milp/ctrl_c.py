@@ -9,30 +9,55 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from types import FrameType
 
-__all__ = ["noted_ctrl_c", "run"]
+__all__ = ["Pressed", "noted_ctrl_c", "run"]
+
+
+class Pressed:
+    """Whether Ctrl-C was pressed.
+
+    It has no lock as an event has: a handler of signals may be interrupted by itself.
+    """
+
+    def __init__(self) -> None:
+        self._pressed = False
+
+    def is_set(self) -> bool:
+        """Whether it was."""
+        return self._pressed
+
+    def set(self) -> None:
+        """Note that it was."""
+        self._pressed = True
 
 
 @contextmanager
-def noted_ctrl_c() -> Iterator[threading.Event]:
-    """Set the event on Ctrl-C instead of raising :class:`KeyboardInterrupt`.
+def noted_ctrl_c() -> Iterator[Pressed]:
+    """Note Ctrl-C instead of raising :class:`KeyboardInterrupt`.
 
-    Only the main thread hears Ctrl-C, and a handler that is not Python's own stays.
+    Only the main thread hears it. A handler that was there hears it too, and is put back.
     """
-    pressed = threading.Event()
-    hears = threading.current_thread() is threading.main_thread()
-    if not hears or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    pressed = Pressed()
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield pressed
         return
-    signal.signal(signal.SIGINT, lambda *_: pressed.set())
+
+    def note(number: int, frame: FrameType | None) -> None:
+        pressed.set()
+        with suppress(KeyboardInterrupt):
+            handler(number, frame)
+
+    signal.signal(signal.SIGINT, note)
     try:
         yield pressed
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, handler)
 
 
-def run(work: Callable[[], object], stop: Callable[[], object], pressed: threading.Event) -> None:
+def run(work: Callable[[], object], stop: Callable[[], object], pressed: Pressed) -> None:
     """Run ``work`` in a thread until it is done; ask it to stop once Ctrl-C was pressed."""
     failures: list[BaseException] = []
     done = threading.Event()

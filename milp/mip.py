@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,7 +34,7 @@ class _WarmHighs(pulp.HiGHS):  # type: ignore[misc]
     never calls ``setSolution``. It also cannot be interrupted.
     """
 
-    def __init__(self, pressed: threading.Event, *, warm: bool, **options: Any) -> None:
+    def __init__(self, pressed: ctrl_c.Pressed, *, warm: bool, **options: Any) -> None:
         super().__init__(**options)
         self.pressed, self.warm = pressed, warm
 
@@ -62,7 +61,7 @@ def highs(
     hint: Schedule | None,
     time_limit_s: float,
     threads: int,
-    pressed: threading.Event,
+    pressed: ctrl_c.Pressed,
 ) -> Attempt:
     """Run HiGHS by highspy, see :class:`milp.attempt.Backend`."""
     import highspy
@@ -93,7 +92,7 @@ def highs(
 class _InterruptibleCbc(pulp.COIN_CMD):  # type: ignore[misc]
     """PuLP's CBC, whose process ends on Ctrl-C and whose log is kept."""
 
-    def __init__(self, pressed: threading.Event, **options: Any) -> None:
+    def __init__(self, pressed: ctrl_c.Pressed, **options: Any) -> None:
         super().__init__(path=pulp.PULP_CBC_CMD.pulp_cbc_path, **options)
         self.pressed, self.log = pressed, ""
 
@@ -136,7 +135,7 @@ def cbc(
     hint: Schedule | None,
     time_limit_s: float,
     threads: int,
-    pressed: threading.Event,
+    pressed: ctrl_c.Pressed,
 ) -> Attempt:
     """Run the CBC that PuLP brings, see :class:`milp.attempt.Backend`."""
     model = Model(network, horizon_ms)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib
 import math
-import threading
 import time
 from dataclasses import replace
 from typing import cast
 
 from milp.attempt import Backend
-from milp.ctrl_c import noted_ctrl_c
+from milp.ctrl_c import Pressed, noted_ctrl_c
 from milp.network import Network
 from milp.result import Result, Status
 from pipesim import bounds
@@ -140,7 +139,7 @@ class _Search:
         backend: Backend,
         deadline: float,
         threads: int,
-        pressed: threading.Event,
+        pressed: Pressed,
     ) -> None:
         self.scenario, self.backend = scenario, backend
         self.deadline, self.threads, self.pressed = deadline, threads, pressed

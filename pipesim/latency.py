@@ -1,7 +1,8 @@
 """What messages of a replay took beyond what was injected, and a prediction that knows it.
 
-Links without delay are instant to the engine. Between processes a message takes a fraction
-of a millisecond, more on a busy machine, and an iteration has chains of many messages.
+To the engine a message takes what transport and link say, mostly nothing. Between processes it
+takes a fraction of a millisecond, more on a busy machine, and an iteration has long chains of
+messages.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ __all__ = ["base_ms", "predicted_with"]
 
 
 def base_ms(run: Run, measured: Timeline) -> float:
-    """Return what a message takes over links without delay, beyond the stated.
+    """Return what a message takes beyond the stated.
 
     Of a group it is the time from when both ends of all its messages may run to its end, on
-    average, as times in a chain add up; of delegation, from the sender's copy to the
-    receiver's, in the median, as some wait for their turn. 0 if there was no such message, as
-    with ``Delegated(only_slow=True)``.
+    average, as times in a chain add up. Of delegation it is the time from the sender's copy to
+    the receiver's over links without delay, in the median, as some wait for their turn; an
+    injected delay includes what delegates take. 0 if there was no such message, as with
+    ``Delegated(only_slow=True)``.
     """
     posted = isinstance(run.transport, Delegated)
     times = _delegated(run, measured) if posted else _groups(run, measured)
@@ -35,7 +37,7 @@ def base_ms(run: Run, measured: Timeline) -> float:
 
 
 def predicted_with(run: Run, timeline: Timeline, base: float) -> Timeline:
-    """Return the engine's timeline if every message over a link without delay takes ``base`` more.
+    """Return the engine's timeline if messages take longer; delegated ones, over healthy links.
 
     Parameters
     ----------
@@ -44,7 +46,7 @@ def predicted_with(run: Run, timeline: Timeline, base: float) -> Timeline:
     timeline : Timeline
         The prediction without; of its scenario.
     base : float
-        In milliseconds.
+        By how much, in milliseconds.
     """
     scenario, transport = timeline.scenario, run.transport
     if isinstance(transport, Nccl | Exchange):

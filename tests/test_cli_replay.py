@@ -12,7 +12,10 @@ import torch
 from typer.testing import CliRunner
 
 from pipesim.cli.app import app
+from pipesim.engine import simulate
 from pipesim.formats.plan_json import save_plan
+from pipesim.replay.measured import ClockFacts, Measured
+from pipesim.replaying import prepare
 from pipesim.scenario import Scenario
 from planners import plan
 
@@ -45,6 +48,15 @@ KEYS = (
         ("nothing.json --transport nccl", "nothing.json"),
         ("--result nothing.json", "nothing.json"),
         ("--result nothing.json --planner 1f1b", "--result says what was run"),
+        ("--result nothing.json --iterations 5", "was run: leave out --iterations"),
+        ("--result nothing.json --link 1", "was run: leave out --link"),
+        ("--result nothing.json --transport nccl", "was run: leave out --transport"),
+        ("--result nothing.json --port 80", "was run: leave out --port"),
+        ("plan.json --result nothing.json", "was run: leave out the plan"),
+        ("--result nothing.json --prepare run.json", "was run: leave out --prepare"),
+        ("plan.json --transport nccl --prepare run.json --json", "nothing: leave out --json"),
+        ("plan.json --transport nccl --prepare run.json --plot a.png", "leave out --plot"),
+        ("plan.json --transport nccl --prepare run.json --port 80", "leave out --port"),
         ("plan.json --transport nccl --trace plan.json", "would overwrite an input"),
     ],
 )
@@ -59,6 +71,29 @@ def test_refused_before_a_process_starts(
     assert result.exit_code == 2
     (line,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
     assert words in line
+
+
+def test_the_help_offers_what_replay_has() -> None:
+    words = " ".join(CliRunner().invoke(app, ["replay", "--help"]).stdout.split())
+    assert "How messages travel: nccl, exchange, delegated. --base" in words
+    assert "--compute-slowdown" not in words
+
+
+@pytest.mark.parametrize(("uncertainty_ms", "shown"), [(0.001, True), (1.0, False)])
+def test_drift_is_shown_where_it_is_known(
+    uncertainty_ms: float, shown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = Scenario(stages=1, microbatches=2)
+    schedule = plan(scenario, "1f1b")
+    run = prepare(scenario, schedule, "nccl", iterations=1)
+    timelines = [simulate(scenario, schedule)] * run.total_iterations
+    clocks = [ClockFacts(0.0, 20.0, uncertainty_ms)]
+    measured = Measured(run, timelines, clocks, [], [{}])
+    monkeypatch.setattr("pipesim.cli.replay.load_result", lambda _: measured)
+    result = CliRunner().invoke(app, ["replay", "--result", "result.json"])
+    assert result.exit_code == 0, result.output
+    assert ("drift up to 20 ppm" in result.stdout) == shown
+    assert "1 worker\n" in result.stdout
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -245,7 +245,7 @@ def test_errors_name_file_and_place(path: Path, old: str, new: str, place: str, 
         ("0RECV_B0", "0RECV_B0,0RECV_F0", ":1:6", "0RECV_F0 is no message between ranks here"),
         ("0F0,0SEND_F0", "0SEND_F0,0F0", ":1:1", "0SEND_F0 waits for 0F0 for ever"),
         ("0RECV_B0,0B0", "0B0,0RECV_B0", ":1:5", "0B0 waits for 0RECV_B0 for ever"),
-        ("1RECV_F0,1RECV_F1", "1RECV_F1,1RECV_F0", ":2:1", "where rank 0 sends to 1RECV_F0"),
+        ("1RECV_F0,1RECV_F1", "1RECV_F1,1RECV_F0", ":2:1", "rank 0 sends for 1RECV_F0 before that"),
         (
             "0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1",
             "0F1,0RECV_B0,0RECV_B1,0B0,0SEND_F1",

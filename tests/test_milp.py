@@ -271,7 +271,7 @@ def test_the_solver_itself_proves_the_worked_example(
         hint=incumbent if known else None,
         time_limit_s=10,
         threads=2,
-        pressed=threading.Event(),
+        pressed=ctrl_c.Pressed(),
     )
     assert attempt.status == "optimal"
     assert attempt.bound_ms == pytest.approx(optimum, rel=1e-6)
@@ -325,7 +325,7 @@ def test_ctrl_c_leaves_the_incumbent_and_its_bound(
     assert pressed.is_set()
     assert attempt.status in ("feasible", "unknown")
 
-    def pressing(*_: Any, pressed: threading.Event, **__: Any) -> Attempt:
+    def pressing(*_: Any, pressed: ctrl_c.Pressed, **__: Any) -> Attempt:
         pressed.set()
         return attempt
 
@@ -376,6 +376,24 @@ def test_who_is_asked_to_stop_too_early_is_asked_again() -> None:
     assert not asked[0]
     assert asked[-1]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_handler_of_ctrl_c_hears_it_and_is_put_back() -> None:
+    heard: list[int] = []
+
+    def handler(number: int, _: object) -> None:
+        heard.append(number)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, handler)
+    try:
+        with noted_ctrl_c() as pressed:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert pressed.is_set()
+        assert signal.getsignal(signal.SIGINT) is handler
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    assert heard == [signal.SIGINT]
 
 
 def test_ctrl_c_while_the_solver_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:

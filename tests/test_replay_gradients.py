@@ -15,7 +15,8 @@ from pipesim.program import Compute, Group
 from pipesim.replay.measured import load_result
 from pipesim.replay.run import LinkFault, Run
 from pipesim.replay.run_json import save_run
-from pipesim.replaying import Replayed, prepare
+from pipesim.replayed import Replayed
+from pipesim.replaying import prepare
 from pipesim.scenario import Scenario
 from pipesim.schedule import Op
 from pipesim.transport import Delegated, Nccl, Transport

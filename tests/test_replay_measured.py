@@ -19,7 +19,8 @@ from pipesim.replay.logbook import rank_document, result_json
 from pipesim.replay.measured import Measured, load_result
 from pipesim.replay.record import Record
 from pipesim.replay.run import Run
-from pipesim.replaying import Replayed, prepare
+from pipesim.replayed import Replayed
+from pipesim.replaying import prepare
 from pipesim.scenario import Scenario
 from pipesim.timeline import Timeline
 from pipesim.transport import Delegated, Transport
@@ -150,6 +151,9 @@ def first(key: str, *more: str | int) -> tuple[str | int, ...]:
         (set_to(*first("iterations", 0, "compute", 0, 1), to=0.5), "whole number of nanoseconds"),
         (set_to(*first("iterations", 0, "compute", 0, 1), to=2**63), "whole number of nanosec"),
         (set_to(*first("iterations", 0, "compute", 0), to=[1]), "must be a list of 3"),
+        (set_to(*first("iterations", 0, "compute", 0, 2), to=2**62), "operators overlap"),
+        (set_to(*first("iterations", 0, "compute", 1, 2), to=0), "operators overlap"),
+        (set_to(*first("iterations", 0, "steps", 0, 3), to=0), "one ends before it begins"),
         (set_to(*first("iterations", 0, "steps", 0, 0), to=99), "there is no message 99"),
         (set_to(*first("iterations", 0, "steps", 0, 1), to="air"), "must be one of wire, busy"),
         (set_to(*first("switches"), to=[[3, 0, 0, 0]]), "there is no iteration 3"),

@@ -11,7 +11,8 @@ from pipesim.latency import base_ms, predicted_with
 from pipesim.replay.clocks import Clock, Reading
 from pipesim.replay.measured import ClockFacts, Measured, SwitchFacts
 from pipesim.replay.run import LinkFault, Route, Run
-from pipesim.replaying import Replayed, prepare
+from pipesim.replayed import Replayed
+from pipesim.replaying import prepare
 from pipesim.scenario import Scenario
 from pipesim.schedule import Op
 from pipesim.timeline import CommSpan, OpSpan, Timeline
@@ -134,21 +135,48 @@ def test_a_model_is_predicted_with_the_operator_times_of_its_warm_up() -> None:
     timeline = simulate(slower, ZB, "nccl")
     replayed = Replayed(measured(run, timeline, timeline))
     assert replayed.scenario.forward_ms[:, 0] == pytest.approx([3, 4, 5, 6])
+    assert replayed.scenario.fused_backward_ms[:, 0] == pytest.approx([3, 3, 3, 3])
     assert replayed.error == pytest.approx(0)
 
 
-def test_a_switch_costs_what_its_iteration_took_longer() -> None:
+def test_a_failure_costs_what_its_iteration_took_longer_than_others() -> None:
     run = prepare(Scenario(), ZB, "nccl", iterations=3, fault=LinkFault(2, Op("F", 0, 5)))
     usual = simulate(Scenario(), ZB, "nccl")
-    message = next(m for m in run.messages if m.producer == Op("F", 0, 5))
-    switch = SwitchFacts(0, 3, message, 60.0, 5.0)
+    down = next(m for m in run.messages if m.producer == Op("F", 0, 5))
+    up = next(m for m in run.messages if m.producer == Op("B", 1, 5))
+    switches = (SwitchFacts(0, 3, down, 60.0, 5.0), SwitchFacts(1, 3, up, 90.0, 0.0))
     replayed = Replayed(
-        measured(run, usual, usual, usual, shifted(usual, 0, 1.5), switches=(switch,))
+        measured(run, usual, usual, usual, shifted(usual, 0, 1.5), switches=switches)
     )
-    (event,) = replayed.events
-    assert event["iteration"] == 2
+    (event,) = replayed.events  # both ends went over: one failure
+    assert (event["iteration"], event["warmup"]) == (2, False)
     assert event["cost_ms"] == pytest.approx(0.5 * 390)
     assert (event["link"], event["direction"], event["rank"]) == (0, "down", 0)
+
+
+def test_failures_in_warm_up_of_other_links_and_once_more() -> None:
+    run = prepare(Scenario(), ZB, "nccl", iterations=2, warmup=2, failover=True)
+    usual = simulate(Scenario(), ZB, "nccl")
+    down, other = (
+        next(m for m in run.messages if m.producer == Op("F", stage, 5)) for stage in (0, 1)
+    )
+    switches = tuple(
+        SwitchFacts(message.link, at, message, 1.0, 0.0)
+        for at, message in ((1, down), (2, other), (3, down))
+    )
+    replayed = Replayed(measured(run, *4 * [shifted(usual, 0, 1.1)], switches=switches))
+    assert [(e["link"], e["iteration"], e["warmup"]) for e in replayed.events] == [
+        (0, 1, True), (1, 0, False), (0, 1, False),
+    ]  # fmt: skip
+    assert [event["cost_ms"] for event in replayed.events] == pytest.approx([39, 39, 39])
+
+
+def test_without_warm_up_nothing_is_known_of_the_machine() -> None:
+    run = prepare(Scenario(), ZB, "nccl", iterations=1, warmup=0, compute="model")
+    slower = simulate(Scenario(forward_ms=12), ZB, Nccl(base_ms=1))
+    replayed = Replayed(measured(run, slower))
+    assert replayed.predicted == replayed.nominal
+    assert replayed.predicted_ms == 390
 
 
 COSTS = {"base_ms": 0.3, "bytes_per_ms": 4e7}

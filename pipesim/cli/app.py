@@ -17,6 +17,7 @@ from pipesim.cli import (
     compare,
     explain,
     export,
+    fail,
     importing,
     optimal,
     plan,
@@ -26,13 +27,16 @@ from pipesim.cli import (
     validate,
 )
 from pipesim.cli.grouping import grouped
-from pipesim.cli.output import note, show_text
+from pipesim.cli.output import show_text
 from pipesim.errors import PipesimError
 
 __all__ = ["app"]
 
 # Typer names only a subclass of what it and Click raise for wrong usage.
 (_UsageError,) = typer.BadParameter.__bases__
+
+_INTERRUPTED = 130
+"""What a command returns to Typer's main, by its own account, on Ctrl-C."""
 
 
 class _Commands(TyperGroup):
@@ -59,36 +63,26 @@ class _Commands(TyperGroup):
                 **extra,
             )
         except PipesimError as error:
-            _fail(str(error))
+            fail(str(error))
         except MemoryError:
-            _fail("out of memory: is the scenario really that large?")
+            fail("out of memory: is the scenario really that large?")
         except OSError as error:
             place = f"{error.filename}: " if error.filename else ""
-            _fail(f"{place}{error.strerror or error}")
+            fail(f"{place}{error.strerror or error}")
         except typer.Abort:
-            _fail("interrupted")
+            fail("interrupted")
         except Exception as error:
             if isinstance(error, _UsageError):
-                _fail(_usage(error))
+                fail(_usage(error))
             if os.environ.get("PIPESIM_TRACEBACK"):
                 raise
-            _fail(
+            fail(
                 f"a bug in pipesim, {type(error).__name__}: {error} "
                 "(set PIPESIM_TRACEBACK=1 to see where)"
             )
+        if code == _INTERRUPTED:
+            fail("interrupted")
         sys.exit(code if isinstance(code, int) else 0)
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command; Ctrl-C is an error as any other."""
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:
-            raise PipesimError("interrupted") from None
-
-
-def _fail(message: str) -> None:
-    note("error: " + " ".join(message.split()))
-    sys.exit(2)
 
 
 def _usage(error: Any) -> str:

@@ -27,6 +27,7 @@ __all__ = [
     "Json",
     "PlanOptions",
     "Quiet",
+    "ReplayTransportOptions",
     "ScenarioOptions",
     "TransportOptions",
     "complete_planner",
@@ -42,6 +43,9 @@ Quiet = Annotated[
 Chunks = Annotated[
     int, Option(metavar="V", min=1, help="Cut each stage into V interleaved chunks.")
 ]
+
+REPLAYED = ("nccl", "exchange", "delegated")
+"""Transports that real processes have."""
 
 MOST_OPERATORS = 1_000_000
 """Of one kind, as in scenario files: more is a slip of the pen."""
@@ -364,6 +368,35 @@ class TransportOptions:
 
 def _options(kind: type[Transport]) -> list[str]:
     return [field.name for field in fields(kind)]
+
+
+@dataclass(frozen=True)
+class ReplayTransportOptions(TransportOptions):
+    """The same of real processes: which of the transports they have."""
+
+    transport: Annotated[
+        str,
+        Option(
+            metavar="NAME",
+            help=f"How messages travel: {', '.join(REPLAYED)}.",
+            show_default=False,
+            autocompletion=_starting(*REPLAYED),
+        ),
+    ] = ""
+    eager_bytes: Annotated[float | None, Option(hidden=True)] = None
+    compute_slowdown: Annotated[float | None, Option(hidden=True)] = None
+
+    def build(self) -> Transport:
+        """Return the transport.
+
+        Raises
+        ------
+        ScenarioError
+            As of any transport, or a replay has no such transport.
+        """
+        if self.transport not in REPLAYED:
+            raise ScenarioError("replay needs --transport nccl, exchange or delegated")
+        return super().build()
 
 
 _TRANSPORT_OPTIONS = list(

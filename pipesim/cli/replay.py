@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Option
+from typer import Context, Option
 
 from pipesim.cli import parsing
-from pipesim.cli.options import Json, PlanOptions, Quiet, ScenarioOptions, TransportOptions, parsed
+from pipesim.cli.options import (
+    Json,
+    PlanOptions,
+    Quiet,
+    ReplayTransportOptions,
+    ScenarioOptions,
+    parsed,
+)
 from pipesim.cli.output import Column, check_outputs, note, progress, show, show_json, show_rows
 from pipesim.errors import ScenarioError
 from pipesim.formats.chrome_trace import save_chrome_trace
 from pipesim.replay.measured import load_result
 from pipesim.replay.run import LinkFault, Run
 from pipesim.replay.run_json import save_run
-from pipesim.replaying import Replayed, launched, prepare
-from pipesim.wording import described, plain
+from pipesim.replayed import Replayed
+from pipesim.replaying import launched, prepare
+from pipesim.wording import counted, described, plain
 
 __all__ = ["replay"]
 
+_SHOWING = frozenset({"json", "trace", "plot"})
+"""What asks for a measurement."""
+
 
 def replay(
+    context: Context,
     scenario: ScenarioOptions,
     planned: PlanOptions,
-    over: TransportOptions,
+    over: ReplayTransportOptions,
     compute: Annotated[
         str,
         Option(
@@ -91,16 +104,17 @@ def replay(
     Prints predicted and measured iteration time. Delays are injected; processes talk over the
     loopback address.
     """
+    given = _given(context)
+    if result is not None:
+        _refuse(given, given.keys() - _SHOWING - {"result", "quiet"}, "--result says what was run")
+    if prepare_ is not None:
+        _refuse(given, _SHOWING | {"port"}, "--prepare runs nothing")
     outputs = {"--prepare": prepare_, "--trace": trace, "--plot": plot}
     check_outputs(outputs, scenario.scenario, planned.plan, result)
     with progress(quiet) as report:
         if result is not None:
-            if planned.given or prepare_ is not None:
-                raise ScenarioError("--result says what was run: give no plan beside it")
             replayed = Replayed(load_result(result))
         else:
-            if over.transport not in ("nccl", "exchange", "delegated"):
-                raise ScenarioError("replay needs --transport nccl, exchange or delegated")
             run = prepare(
                 *planned.build(scenario, report),
                 over.build(),
@@ -117,7 +131,7 @@ def replay(
                 save_run(run, prepare_)
                 note(f"wrote {prepare_}", quiet=quiet)
                 return
-            report(f"running {run.devices} workers")
+            report(f"running {counted(run.devices, 'worker')}")
             replayed = launched(run, port)
         if trace:
             save_chrome_trace(replayed.timelines(), trace)
@@ -133,6 +147,22 @@ def replay(
     for path in (trace, plot):
         if path:
             note(f"wrote {path}", quiet=quiet)
+
+
+def _given(context: Context) -> dict[str, str]:
+    """Return the parameters that were given, by name, and what users call them."""
+    parameters = {parameter.name or "": parameter for parameter in context.command.params}
+    return {
+        name: parameter.opts[0] if parameter.param_type_name == "option" else "the plan"
+        for name, parameter in parameters.items()
+        if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+    }
+
+
+def _refuse(given: dict[str, str], unwanted: AbstractSet[str], why: str) -> None:
+    for name, option in given.items():
+        if name in unwanted:
+            raise ScenarioError(f"{why}: leave out {option}")
 
 
 def _one_of(option: str, text: str, choices: tuple[str, ...]) -> Any:
@@ -177,15 +207,15 @@ def _show(replayed: Replayed, quiet: bool) -> None:
     show("", f"operators start {_ms(replayed.median_start_error_ms)} from prediction (median)")
     if replayed.base_ms:
         nominal = _ms(replayed.nominal.iteration_ms, 1)
+        where = " over links without delay" if run.transport.name == "delegated" else ""
         show(
-            f"the prediction counts {_ms(replayed.base_ms)} that a message takes here; without, "
-            f"it is {nominal}, and starts are {_ms(replayed.nominal_start_error_ms)} off"
+            f"the prediction counts {_ms(replayed.base_ms)} that a message takes here{where}; "
+            f"without, it is {nominal}, and starts are {_ms(replayed.nominal_start_error_ms)} off"
         )
     clocks = replayed.measured.clocks
     show(
         f"clocks agree to {_ms(max(c.uncertainty_ms for c in clocks))}"
-        f" (offset up to {_ms(max(abs(c.offset_ms) for c in clocks))},"
-        f" drift up to {plain(max(abs(c.drift_ppm) for c in clocks), 1)} ppm)"
+        f" (offset up to {_ms(max(abs(c.offset_ms) for c in clocks))}{_drift(replayed)})"
     )
     if shared := _shared_cores(run):
         show(shared)
@@ -198,6 +228,17 @@ def _show(replayed: Replayed, quiet: bool) -> None:
         show(_sentence(event))
 
 
+def _drift(replayed: Replayed) -> str:
+    """Say how clocks drift, where that is more than the uncertainty of their readings."""
+    length_ms = sum(timeline.iteration_ms for timeline in replayed.measured.timelines)
+    drifts = [
+        abs(clock.drift_ppm)
+        for clock in replayed.measured.clocks
+        if abs(clock.drift_ppm) / 1e6 * length_ms > clock.uncertainty_ms
+    ]
+    return f", drift up to {plain(max(drifts), 1)} ppm" if drifts else ""
+
+
 def _ms(time_ms: float, digits: int = 2) -> str:
     return f"{plain(time_ms, digits)} ms"
 
@@ -206,18 +247,21 @@ def _shared_cores(run: Run) -> str:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     if run.compute == "sleep" or run.device == "cuda" or run.devices <= (cores or 1):
         return ""
-    return f"{run.devices} workers share {cores} cores here: operators slow each other down"
+    shared = counted(cores or 1, "core")
+    return f"{run.devices} workers share {shared} here: operators slow each other down"
 
 
 def _processes(run: Run) -> str:
     delegates = 2 * sum(run.delegates.values())
-    workers = f"{run.devices} workers"
-    return f"{workers}, {delegates} delegates" if delegates else workers
+    workers = counted(run.devices, "worker")
+    return f"{workers}, {counted(delegates, 'delegate')}" if delegates else workers
 
 
 def _sentence(event: dict[str, Any]) -> str:
+    phase = "warm-up iteration" if event["warmup"] else "iteration"
     return (
-        f"link {event['link']} failed in iteration {event['iteration']}: rank {event['rank']} went "
+        f"link {event['link']} failed in {phase} {event['iteration']}: rank {event['rank']} went "
         f"over to delegates with {event['message']} at {_ms(event['at_ms'], 1)}, after "
-        f"{_ms(event['waited_ms'], 1)}; that iteration took {event['cost_ms']:+.1f} ms"
+        f"{_ms(event['waited_ms'], 1)}; that iteration took {_ms(event['cost_ms'], 1)} longer than "
+        "others"
     )

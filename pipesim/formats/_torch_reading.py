@@ -154,7 +154,7 @@ def _check_same_order(rows: Sequence[Sequence[_Cell]], schedule: Schedule, file:
         for cell, due in zip(cells, sent[pair], strict=True):
             if cell.action != due:
                 raise _fail(
-                    cell, f"{cell.action} is received where rank {pair[0]} sends to {due}", file
+                    cell, f"{cell.action}: rank {pair[0]} sends for {due} before that", file
                 )
 
 

@@ -176,12 +176,18 @@ class Delegation:
         self._landed = set()
         self._fetch = fetch
 
+    def is_old(self, message: Message) -> bool:
+        """Whether what a slot holds was sent in an earlier iteration."""
+        side, slot = self._incoming[message]
+        return int(side.slots.headers[slot, FILLED]) < self._iteration + 1
+
     def fetch(self, message: Message) -> Tensor:
         """Return a landed message's bytes in its slot."""
         side, slot = self._incoming[message]
         flag = int(side.slots.headers[slot, FILLED])
         if flag != self._iteration + 1:
-            raise ReplayError(f"{message} holds what iteration {flag - 1} sent")
+            sent = self._run.named(flag - 1)
+            raise ReplayError(f"{message} of {sent} came when it was over")
         return side.slots.payload(slot)
 
     def slot(self, message: Message) -> Tensor:
@@ -198,21 +204,27 @@ class Delegation:
         side.bells[slot % len(side.bells)].ring(slot)
 
     def record(self, record: Record) -> None:
-        """Add when delegates of this host held messages of the iteration."""
+        """Add when delegates of this host held messages of the iteration.
+
+        Without one that is still on its way, because its direct path was quicker.
+        """
         for route, side in self._out.items():
             for slot, message in enumerate(self._run.routes[route]):
                 header = side.slots.headers[slot]
-                if header[FILLED] == self._iteration + 1:
-                    record.step(message, "delegate", int(header[TAKEN]), int(header[DONE]))
+                times = [int(header[when]) for when in (HANDED, TAKEN, DONE)]
+                if header[FILLED] == self._iteration + 1 and times == sorted(times):
+                    record.step(message, "delegate", *times[1:])
 
     def learn(self, copying_ns: Mapping[Message, int]) -> None:
-        """Let delegates make up for the time from their flag to the device.
+        """Let delegates make up for the time from their flag to the device, after the warm-up.
 
         Parameters
         ----------
         copying_ns : mapping of Message to int
             How long the messages of the iteration took to copy, beyond what is stated.
         """
+        if self._iteration >= self._run.warmup:
+            return
         for route, side in self._into.items():
             late = [
                 self._heard_ns[message] + copying_ns[message] - int(header[DUE] - header[LEAD])

@@ -6,15 +6,15 @@ up for dead delivers after all. Whoever notices that a link has failed, by an er
 send that does not end or by a message that comes through a delegate while its receive
 waits, uses delegates for that link from then on.
 
-A send may also be late because its receiver is: then both paths deliver, and the sender
-goes back to the direct one.
+A send may also be late because its receiver is: then both paths deliver, and both ends go
+back to the direct one.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotInTime
 from functools import partial
 from typing import NamedTuple
@@ -29,10 +29,17 @@ from pipesim.replay.direct import Direct, Finish, complete
 from pipesim.replay.run import LinkFault, Run
 from pipesim.replay.work import Payload
 
-__all__ = ["Failover", "Switch"]
+__all__ = ["Failover", "Link", "Switch", "Transfer"]
 
 _GRACE_S = 0.02
 """How much later than through a delegate a message may come by a direct path that works."""
+
+
+class Transfer(NamedTuple):
+    """A message of an iteration."""
+
+    iteration: int
+    message: Message
 
 
 class Switch(NamedTuple):
@@ -56,8 +63,47 @@ class Switch(NamedTuple):
     waited_ns: int
 
 
-class _FailedError(Exception):
-    """A direct path raised."""
+class Link:
+    """What one process knows of a link; any thread may ask or tell.
+
+    Attributes
+    ----------
+    switch : Switch or None
+        Since when this process uses delegates for it.
+    """
+
+    def __init__(self) -> None:
+        self.switch: Switch | None = None
+        self._lost: set[Transfer] = set()
+        self._lock = threading.Lock()
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether no direct transfer was lost, in either direction."""
+        return not self._lost
+
+    def brings(self, direction: int) -> bool:
+        """Whether no direct transfer in this direction was lost."""
+        with self._lock:
+            return all(lost.message.direction != direction for lost in self._lost)
+
+    def lose(self, transfer: Transfer) -> None:
+        """Note that a direct transfer has failed, or does not end."""
+        with self._lock:
+            self._lost.add(transfer)
+
+    def find(self, transfer: Transfer) -> None:
+        """Note that a direct transfer has ended well, after all: it was only late."""
+        with self._lock:
+            self._lost.discard(transfer)
+            if not self._lost:
+                self.switch = None
+
+    def go_over(self, switch: Switch) -> None:
+        """Note the first message that goes through a delegate."""
+        with self._lock:
+            if self._lost and self.switch is None:
+                self.switch = switch
 
 
 class _Received:
@@ -78,10 +124,14 @@ class _Received:
 class Failover:
     """A path of groups that uses direct transfers until they fail.
 
-    Attributes
+    Parameters
     ----------
-    switches : list of Switch
-        What this process has switched.
+    run : Run
+        With fail-over.
+    direct : Direct
+        Over a group whose transfers never time out: some will be given up.
+    delegation : Delegation
+        With delegates for every route.
     """
 
     def __init__(self, run: Run, direct: Direct, delegation: Delegation) -> None:
@@ -90,11 +140,16 @@ class Failover:
         self._direct = direct
         self._delegation = delegation
         self._patience_s = run.failover_ms / 1e3
-        self._failed: set[int] = set()
-        self._deserted: set[tuple[int, int]] = set()  # links and directions that bring no more
+        self._links = [Link() for _ in range(run.scenario.stages - 1)]
         self._broken: int | None = None
         self._iteration = -1
-        self.switches: list[Switch] = []
+        # One thread for each transfer that is waited for, or was given up.
+        self._waits = ThreadPoolExecutor(run.total_iterations * len(run.messages) + 1)
+
+    @property
+    def switches(self) -> list[Switch]:
+        """What this process has switched."""
+        return [link.switch for link in self._links if link.switch]
 
     def begin(self, iteration: int) -> None:
         """Get ready for an iteration: before anybody may send."""
@@ -106,22 +161,9 @@ class Failover:
 
     def is_direct(self, link: int) -> bool:
         """Whether the link's own path is used."""
-        return link not in self._failed
+        return self._links[link].is_direct
 
-    def land(self, message: Message) -> None:
-        """Take a message that a delegate has brought."""
-        received = self._received[message]
-        content = self._delegation.fetch(message)
-        received.offer(self._direct.payload(message.link).of_bytes(content))
-        if received.posted:
-            judge = partial(self._judge, message, received)
-            threading.Timer(_GRACE_S, judge).start()
-
-    def _judge(self, message: Message, received: _Received) -> None:
-        """Give up a link whose direct path has not brought what its receive waited for."""
-        if not received.came_directly:
-            self._failed.add(message.link)
-            self._deserted.add((message.link, message.direction))
+    # -- sending -------------------------------------------------------------------------
 
     def start(self, sends: Mapping[Message, Tensor], receives: tuple[Message, ...]) -> Finish:
         """Start to send and receive, all at once, by whichever path."""
@@ -134,30 +176,31 @@ class Failover:
                 left = start / 1e9 + self._patience_s - now_ns() / 1e9
                 try:
                     sent.result(max(left, 0.0))
-                except (NotInTime, _FailedError):
-                    self._dispatch(message, sends[message], start)
-                    sent.add_done_callback(partial(self._late, message))
+                except (NotInTime, ReplayError):
+                    self._give_up(message, sends[message], sent, start)
             return {message: self._wait(message, future) for message, future in receiving.items()}
 
         return finish
 
-    # -- sending -------------------------------------------------------------------------
-
     def _send(self, message: Message, tensor: Tensor) -> Future[None]:
         sent: Future[None] = Future()
-        if message.link in self._failed:
+        if not self.is_direct(message.link):
             self._dispatch(message, tensor, now_ns())
             sent.set_result(None)
             return sent
         match self._fault(message):
             case LinkFault(how="raise"):
-                sent.set_exception(_FailedError())
+                sent.set_exception(ReplayError("injected"))
             case LinkFault(how="stop"):
                 pass
             case _:
-                work = self._direct.send(message, tensor)
-                peer = self._direct.receiver(message)
-                _settle(sent, lambda: complete(work, message, peer))
+                try:
+                    work = self._direct.send(message, tensor)
+                except ReplayError as error:
+                    sent.set_exception(error)
+                else:
+                    peer = self._direct.receiver(message)
+                    return self._waits.submit(complete, work, message, peer)
         return sent
 
     def _fault(self, message: Message) -> LinkFault | None:
@@ -170,40 +213,64 @@ class Failover:
             self._broken = message.link
         return fault if self._broken == message.link else None
 
+    def _give_up(self, message: Message, tensor: Tensor, sent: Future[None], tried: int) -> None:
+        """Send through a delegate what was not sent directly; it may be late, though."""
+        link, transfer = self._links[message.link], Transfer(self._iteration, message)
+        link.lose(transfer)
+        self._dispatch(message, tensor, tried)
+
+        def late(sent: Future[None]) -> None:
+            if sent.exception() is None:
+                link.find(transfer)
+
+        sent.add_done_callback(late)
+
     def _dispatch(self, message: Message, tensor: Tensor, tried_ns: int) -> None:
-        self._failed.add(message.link)
-        if message.link not in {switch.message.link for switch in self.switches}:
-            at = now_ns()
-            self.switches.append(Switch(self._iteration, message, at, at - tried_ns))
+        at = now_ns()
+        switch = Switch(self._iteration, message, at, at - tried_ns)
+        self._links[message.link].go_over(switch)
         self._delegation.slot(message).copy_(Payload.bytes_of(tensor))
         self._delegation.dispatch(message, now_ns())
-
-    def _late(self, message: Message, sent: Future[None]) -> None:
-        """Go back to a direct path whose send has ended after all: its receiver was late."""
-        if sent.exception() is None:
-            self._failed.discard(message.link)
-            self.switches = [switch for switch in self.switches if switch.message != message]
 
     # -- receiving -----------------------------------------------------------------------
 
     def _receive(self, message: Message) -> Future[Tensor]:
         """Return what will hold the message, from whichever path is first."""
         received = self._received[message]
-        received.posted = True
-        if (message.link, message.direction) not in self._deserted:
+        link, transfer = self._links[message.link], Transfer(self._iteration, message)
+        if link.brings(message.direction):
+            received.posted = True
             room = self._direct.room(message)
             work = self._direct.receive(message, room)
-            peer = self._direct.sender(message)
 
             def arrive(arrived: Future[None]) -> None:
                 if arrived.exception() is None:
                     received.came_directly = True
                     received.offer(room)
+                    link.find(transfer)
 
-            arrived: Future[None] = Future()
+            arrived = self._waits.submit(complete, work, message, self._direct.sender(message))
             arrived.add_done_callback(arrive)
-            _settle(arrived, lambda: complete(work, message, peer))
         return received.future
+
+    def land(self, message: Message) -> None:
+        """Take a message that a delegate has brought."""
+        if self._delegation.is_old(message):
+            return  # the direct path was quicker by an iteration
+        received = self._received[message]
+        content = self._delegation.fetch(message)
+        received.offer(self._direct.payload(message.link).of_bytes(content))
+        if received.posted:
+            judge = partial(self._judge, Transfer(self._iteration, message), received)
+            threading.Timer(_GRACE_S, judge).start()
+
+    def _judge(self, transfer: Transfer, received: _Received) -> None:
+        """Give up a link whose direct path has not brought what its receive waited for."""
+        link = self._links[transfer.message.link]
+        if not received.came_directly:
+            link.lose(transfer)
+            if received.came_directly:  # and was found before it was lost
+                link.find(transfer)
 
     def _wait(self, message: Message, received: Future[Tensor]) -> Tensor:
         try:
@@ -211,17 +278,3 @@ class Failover:
         except NotInTime:
             peer = self._direct.sender(message)
             raise ReplayError(f"rank {peer} does not answer for {message}") from None
-
-
-def _settle(future: Future[None], wait: Callable[[], None]) -> None:
-    """End ``future`` when ``wait``, called in a thread of its own, returns or raises."""
-
-    def run() -> None:
-        try:
-            wait()
-        except ReplayError:
-            future.set_exception(_FailedError())
-        else:
-            future.set_result(None)
-
-    threading.Thread(target=run, daemon=True).start()

@@ -31,6 +31,7 @@ __all__ = [
     "end_with_parent",
     "follow",
     "hold_until",
+    "is_silence",
     "launcher",
     "wake_promptly",
 ]
@@ -44,6 +45,7 @@ _LOST_PEER_WAITS_S = 1.5
 _STATUS_BYTES = 200
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _GONE = re.compile("Connection (closed|reset) by peer|Broken pipe")  # in words of gloo
+_SILENT = re.compile("Timed out (waiting|after)|timeout after|has timed out|Connect timeout")
 _PR_SET_PDEATHSIG = 1
 _PR_SET_TIMERSLACK = 29
 _INEXACT_NS = 80_000
@@ -51,6 +53,11 @@ _INEXACT_NS = 80_000
 
 class LostPeerError(ReplayError):
     """A neighbour closed its connection; why is for others to say."""
+
+
+def is_silence(error: BaseException) -> bool:
+    """Whether gloo, or torch's store, has given up to wait for another process."""
+    return isinstance(error, RuntimeError) and _SILENT.search(str(error)) is not None
 
 
 def hold_until(time_ns: int, early_ns: int = _INEXACT_NS) -> None:
@@ -83,7 +90,12 @@ def launcher() -> Parent:
 
 
 def follow(parent: Parent) -> None:
-    """End this process, from another thread, once ``parent`` is its parent no more."""
+    """End this process, from another thread, once ``parent`` is its parent no more.
+
+    Where there is a folder to remove, Linux wakes it for that even if it is stopped.
+    """
+    if parent.folder:
+        _with_parents_end(signal.SIGCONT)
 
     def watch() -> None:
         while os.getppid() == parent.process:
@@ -97,8 +109,13 @@ def follow(parent: Parent) -> None:
 
 def end_with_parent() -> None:
     """Ask Linux to kill this process with its parent, even while it is stopped."""
+    _with_parents_end(signal.SIGKILL)
+
+
+def _with_parents_end(number: signal.Signals) -> None:
+    """Ask Linux for a signal once the thread that started this process has ended."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(number))
 
 
 def wake_promptly() -> None:
@@ -178,5 +195,7 @@ def _record(failure: ReplayError) -> None:
 def _described(error: BaseException) -> str:
     if _GONE.search(str(error)):
         return "lost another rank"
+    if is_silence(error):
+        return "a rank does not answer"
     first = next((line for line in str(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {first}" if first else type(error).__name__

@@ -33,6 +33,7 @@ from pipesim.replay.kinds import payload
 from pipesim.replay.measured import Measured, load_result
 from pipesim.replay.run import Run
 from pipesim.replay.run_json import save_run
+from pipesim.wording import counted
 
 __all__ = ["launch"]
 
@@ -85,9 +86,9 @@ def _check_memory(run: Run) -> None:
     messages = 2 * sum(payload(run, message.link).size_bytes for message in run.messages)
     if kib and processes + messages > 1024 * int(kib[1]) / 2:
         raise ReplayError(
-            f"{run.devices} workers need {processes / 2**30:,.1f} GiB of memory and an iteration's "
-            f"messages {messages / 2**30:,.1f} GiB, and {int(kib[1]) / 2**20:,.1f} GiB are "
-            "available, half of them for this"
+            f"{counted(run.devices, 'worker')} would need {processes / 2**30:,.1f} GiB of memory "
+            f"and an iteration's messages {messages / 2**30:,.1f} GiB, and "
+            f"{int(kib[1]) / 2**20:,.1f} GiB are available, half of them for this"
         )
 
 

@@ -112,7 +112,8 @@ def load_result(path: StrPath) -> Measured:
     Raises
     ------
     FormatError
-        The file cannot be read, is not such a file, or an operator is missing.
+        The file cannot be read, is not such a file, an operator is missing, or times contradict
+        each other.
     """
     file = os.fspath(path)
     table = Table(parse_json(read_text(path), file), Place(file))
@@ -134,6 +135,9 @@ def load_result(path: StrPath) -> Measured:
             ops = [op for op, _, _ in seen.compute]
             if ops != list(run.schedule.orders[device]):
                 raise place.at("iterations").at(number_).error("did not run in the plan's order")
+            times = [time for _, *span in seen.compute for time in span]
+            if times != sorted(times):
+                raise place.at("iterations").at(number_).error("operators overlap")
     return _measured(run, ranks)
 
 
@@ -206,6 +210,8 @@ def _read_rank(run: Run, table: Table) -> _Rank:
         compute = entry.take("compute", list_of(_row(operator, _time, _time)))
         steps = entry.take("steps", list_of(_row(message, _path, _time, _time)))
         entry.close()
+        if any(end < begin for _, _, begin, end in steps):
+            raise place.at("steps").error("one ends before it begins")
         return _Iteration(compute, steps)
 
     def iteration_number(value: object, place: Place) -> int:

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from pipesim.errors import ReplayError
 from pipesim.lowering import lower
-from pipesim.program import Compute, Group, Message, Program
+from pipesim.program import Compute, Group, Message, Post, Program
 from pipesim.scenario import DOWN, Scenario
 from pipesim.schedule import Op, Schedule
 from pipesim.transport import Delegated, Exchange, Nccl, Transport
@@ -142,6 +142,21 @@ class Run:
                 raise ReplayError(
                     f"iterations are 0 to {self.iterations - 1}: none is {self.fault.iteration}"
                 )
+
+    def check_delegates(self) -> None:
+        """Raise ReplayError where delegates have nothing to do, or are missing."""
+        for route, processes in self.delegates.items():
+            most = len(self.routes.get(route, ()))
+            if not most:
+                raise ReplayError(f"delegates: nothing is sent from {route}")
+            if not 1 <= processes <= most:
+                raise ReplayError(f"delegates: {route} needs from 1 to {most}, not {processes}")
+        instructions = (i for device in self.program.instructions for i in device)
+        posted = {self.route(i.message) for i in instructions if isinstance(i, Post)}
+        needed = posted if self.failover_ms is None else set(self.routes)
+        for route in self.routes:
+            if route in needed and route not in self.delegates:
+                raise ReplayError(f"delegates: {route} has none")
 
     @property
     def devices(self) -> int:

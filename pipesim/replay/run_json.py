@@ -33,7 +33,6 @@ from pipesim.formats._document import Place, Table, list_of, number, operator, t
 from pipesim.formats._json import parse_json
 from pipesim.formats.plan_json import plan_json, read_plan
 from pipesim.formats.scenario_toml import read_scenario, scenario_document
-from pipesim.program import Post
 from pipesim.replay.run import ComputeKind, DeviceKind, FaultKind, LinkFault, Route, Run
 from pipesim.scenario import DIRECTIONS
 from pipesim.transport import Transport
@@ -120,26 +119,10 @@ def read_run(value: object, place: Place) -> Run:
     table.close()
     try:
         run = Run(**given)
+        run.check_delegates()
     except PipesimError as error:
         raise place.error(str(error)) from None
-    _check_delegates(run, place.at("delegates"))
     return run
-
-
-def _check_delegates(run: Run, place: Place) -> None:
-    """Raise FormatError where delegates have nothing to do, or are missing."""
-    for route, processes in run.delegates.items():
-        most = len(run.routes.get(route, ()))
-        if not most:
-            raise place.error(f"nothing is sent from {route}")
-        if not 1 <= processes <= most:
-            raise place.error(f"{route} needs from 1 to {most}, not {processes}")
-    instructions = (i for device in run.program.instructions for i in device)
-    posted = {run.route(i.message) for i in instructions if isinstance(i, Post)}
-    needed = posted if run.failover_ms is None else set(run.routes)
-    for route in run.routes:
-        if route in needed and route not in run.delegates:
-            raise place.error(f"{route} has none")
 
 
 def _transport_document(transport: Transport) -> dict[str, object]:

@@ -36,6 +36,7 @@ from pipesim.replay.guard import Guard, follow, launcher, wake_promptly
 from pipesim.replay.kinds import payload, work
 from pipesim.replay.launch_queue import LaunchQueue
 from pipesim.replay.logbook import rank_document, result_json
+from pipesim.replay.meeting import Meeting
 from pipesim.replay.run import Run
 from pipesim.replay.run_json import load_run
 
@@ -106,6 +107,7 @@ def _work(run: Run, place: _Place, output: Path, guard: Guard) -> None:
     dist.init_process_group("gloo", timeout=_STARTING)
     patience = timedelta(seconds=run.timeout_s)
     group = dist.new_group(timeout=patience)
+    meeting = Meeting(rank, group, patience)
     # A transfer that times out closes all connections of its group. Those that fail-over gives
     # up never do: it has timeouts of its own.
     transfers = dist.new_group(timeout=patience if run.failover_ms is None else _FOREVER)
@@ -118,7 +120,8 @@ def _work(run: Run, place: _Place, output: Path, guard: Guard) -> None:
         queue = CudaQueue(run, rank, doing, delegation, guard, gpu, batches)
     else:
         queue = LaunchQueue(run, rank, doing, path, delegation, guard)
-    dist.barrier()
+    assert dist.group.WORLD is not None
+    Meeting(rank, dist.group.WORLD, _STARTING).wait()
     first = clocks.read(rank, group)
     records = []
     gc.collect()
@@ -128,10 +131,10 @@ def _work(run: Run, place: _Place, output: Path, guard: Guard) -> None:
         guard.enter(f"before {run.named(iteration)}")
         doing.begin(iteration)
         queue.begin(iteration)
-        dist.barrier(group)
+        meeting.wait()
         record = queue.run()
         guard.enter(f"after {run.named(iteration)}")
-        dist.barrier(group)
+        meeting.wait()
         delegation.record(record)
         records.append(record)
         doing.finish()
