@@ -2,7 +2,7 @@
 
 A GPU starts a kernel microseconds after what it waits for; a thread may take half a
 millisecond. ``sleep`` counts an operator's time from when it could have started, so that this
-lag does not add up over an iteration.
+lag does not add up over an iteration, and sleeps no longer than until then.
 
 Their messages carry a stamp of who sent them in which iteration, and every operator checks
 the one that it gets: a message that is lost, doubled or taken for another ends the run.
@@ -46,9 +46,6 @@ class Held:
         self._device = device
         self._iteration = 0
         self._payloads = [stamped(run, link) for link in range(run.scenario.stages - 1)]
-        self._durations = {
-            kind: run.scenario.durations_ms(kind) for kind in {op.kind for op in run.ops}
-        }
 
     def payload(self, link: int) -> Payload:
         """Return what crosses ``link``: the scenario's bytes, and at least a stamp."""
@@ -69,7 +66,7 @@ class Held:
         if op.kind != "W" and 0 <= link < self._run.scenario.stages - 1:
             output = self.payload(link).empty(self._device)
             output[:1].fill_(self._stamp(op))
-        self._hold(ready_ns, float(self._durations[op.kind][op.stage, op.microbatch]))
+        self._hold(ready_ns, self._run.durations_ms[op])
         return output
 
     def _check(self, op: Op, need: Op, received: Tensor | None) -> None:

@@ -3,6 +3,10 @@
 The rules of :mod:`pipesim.engine.device`, kept by threads. An instruction starts once the
 one before it in the queue has started, its stream is free and what it needs is there;
 whichever thread brings the last of these starts it, without a detour through another.
+
+A kernel counts from when it could start: that a thread runs a moment later is not the
+device's. What sleeps also ends in time; what computes, when it has; what is sent, when it
+has arrived.
 """
 
 from __future__ import annotations
@@ -71,6 +75,7 @@ class LaunchQueue:
         self._path = path
         self._delegation = delegation
         self._guard = guard
+        self._sleeps = run.compute == "sleep"
         self._instructions = run.program.instructions[device]
         groups = [i for i in self._instructions if isinstance(i, Group)]
         self._received = run.received(device)
@@ -84,6 +89,7 @@ class LaunchQueue:
         self._iteration = iteration
         self._record = Record()
         self._progress = 0
+        self._copied_ns = 0
         self._outputs: dict[Op, Tensor | None] = {}
         self._inputs: dict[Message, Tensor] = {}
         self._copying: dict[Message, int] = {}
@@ -172,11 +178,10 @@ class LaunchQueue:
                 received = self._inputs.pop(message)
             if beside:
                 received = self._outputs.pop(beside)
-            # Sleep counts from when it could start: this thread's lag is not the device's.
-            start = ready if self._run.compute == "sleep" else now_ns()
+            start = ready if self._sleeps else now_ns()
             opened.happen(start)
             self._outputs[op] = self._work.run(op, received, ready)
-            ended = now_ns()
+            ended = start + round(1e6 * self._run.durations_ms[op]) if self._sleeps else now_ns()
             end.happen(ended)
             self._record.op(op, start, ended)
 
@@ -207,13 +212,11 @@ class LaunchQueue:
                     self._record.step(message, "busy", begun, over)
             begin(over)
 
-        def begin(could_ns: int) -> None:
-            """What waits for the group's start counts from when it could have started."""
-            begun = now_ns()
+        def begin(begun: int) -> None:
             sends = {message: self._output(message) for message in group.sends}
             finish = self._path.start(sends, group.receives)
             if not group.blocking:
-                opened.happen(could_ns)
+                opened.happen(begun)
             stream.launch(lambda: complete(begun, finish()))
 
         def complete(begun: int, received: dict[Message, Tensor]) -> None:
@@ -252,10 +255,12 @@ class LaunchQueue:
         stated = round(1e6 * self._run.copy_ms(message))
 
         def kernel() -> None:
-            begun = now_ns()
+            begun = max(self._computed[message.producer].time_ns or 0, self._copied_ns)
+            copying = now_ns()
             slot.copy_(Payload.bytes_of(self._output(message)))
+            self._copied_ns = begun + max(now_ns() - copying, stated)
             copied = _held(begun, stated)
-            self._delegation.dispatch(message, copied)
+            self._delegation.dispatch(message, self._copied_ns)
             end.happen(copied)
             self._record.step(message, "copy-out", begun, copied)
 

@@ -243,6 +243,12 @@ class Run:
 
     # -- injected times ------------------------------------------------------------------
 
+    @cached_property
+    def durations_ms(self) -> dict[Op, float]:
+        """What the scenario says that each operator takes."""
+        times = {kind: self.scenario.durations_ms(kind) for kind in {op.kind for op in self.ops}}
+        return {op: float(times[op.kind][op.stage, op.microbatch]) for op in self.ops}
+
     def transfer_ms(self, message: Message) -> float:
         """Time that the transport says a direct transfer takes, without the link's delay."""
         base: float = getattr(self.transport, "base_ms", 0.0)
