@@ -22,9 +22,6 @@ from pipesim.schedule import Op
 from pipesim.transport import Delegated, Nccl, Transport
 from planners import names, plan
 
-# One process makes all runs, once.
-pytestmark = pytest.mark.xdist_group("replays")
-
 STEPS = 3
 TRANSPORTS = ("nccl", "exchange", "delegated")
 SLOW = Scenario(microbatches=8, forward_ms=1, backward_ms=1, weight_ms=1).with_delay(2, links=[0])
