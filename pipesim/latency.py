@@ -71,7 +71,8 @@ def _groups(run: Run, measured: Timeline) -> list[float]:
             busy[span.device, span.message] = span.end_ms
     starts: dict[Message, float] = defaultdict(float)
     for (device, start), group in groups.items():
-        ready = max(busy.get((device, span.message), 0.0) for span in group) or start
+        before = [busy[device, span.message] for span in group if (device, span.message) in busy]
+        ready = max(before, default=start)
         for span in group:
             starts[span.message] = max(starts[span.message], ready)
     return [

@@ -67,7 +67,7 @@ class Replayed:
 
         0 without one. See :func:`pipesim.latency.base_ms`.
         """
-        return latency.base_ms(self.run, self._last_warmup) if self._last_warmup else 0.0
+        return 0.0 if self._last_warmup is None else latency.base_ms(self.run, self._last_warmup)
 
     @cached_property
     def predicted(self) -> Timeline:

@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -511,100 +509,6 @@ def test_a_file_is_never_written_over_an_input_or_another_output(tmp_path: Path)
         assert message in result
     assert scenario.read_bytes() == before
     assert not Path("ok.png").exists()
-
-
-@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
-def test_ctrl_c() -> None:
-    args = [*PIPESIM, "plan", "--stages", "32", "--microbatches", "20000", "-o", "plan.json"]
-    process = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    time.sleep(1.5)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate()
-    assert (process.returncode, out, err) == (2, "", "error: interrupted\n")
-    assert not Path("plan.json").exists()
-
-
-INTERRUPTED = """\
-import os, signal, sys
-class Presses:
-    def find_spec(self, name, path=None, target=None):
-        if name == {module!r}:
-            try:
-                for _ in range({times}):
-                    try:
-                        os.kill(os.getpid(), signal.SIGINT)
-                        for _ in range(1000): pass
-                    except KeyboardInterrupt:
-                        pass
-                raise KeyboardInterrupt
-            except KeyboardInterrupt:
-                raise {error} from None
-sys.meta_path.insert(0, Presses())
-from pipesim.cli import main
-main()
-"""
-
-
-@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
-@pytest.mark.parametrize("times", [1, 3])
-@pytest.mark.parametrize("error", ["KeyboardInterrupt", "TypeError", "ImportError"])
-@pytest.mark.parametrize("module", ["typer", "pipesim.cli.app", "pipesim.plot"])
-def test_ctrl_c_while_modules_are_loaded(module: str, error: str, times: int) -> None:
-    code = INTERRUPTED.format(module=module, error=error, times=times)
-    command = [sys.executable, "-c", code, "compare", "--plot", "plot.png"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", "error: interrupted\n")
-
-
-@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
-def test_ctrl_c_once_an_error_is_told() -> None:
-    code = (
-        "import atexit, os, signal\n"
-        "from pipesim.cli import main\n"
-        "atexit.register(os.kill, os.getpid(), signal.SIGINT)\n"
-        "main()\n"
-    )
-    command = [sys.executable, "-c", code, "compare", "--delay", "3"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
-
-
-@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
-def test_ctrl_c_where_nothing_can_be_raised() -> None:
-    code = (
-        "import os, signal, sys, time\n"
-        "class Deleted:\n"
-        "    def __del__(self):\n"
-        "        os.kill(os.getpid(), signal.SIGINT)\n"
-        "        time.sleep(0)\n"
-        "class Presses:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'typer':\n"
-        "            Deleted()\n"
-        "            time.sleep(30)\n"
-        "sys.meta_path.insert(0, Presses())\n"
-        "from pipesim.cli import main\n"
-        "main()\n"
-    )
-    command = [sys.executable, "-c", code, "planners"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
-    assert (done.returncode, done.stderr) == (2, "error: interrupted\n")
-
-
-@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
-def test_an_ignored_ctrl_c_stays_ignored() -> None:
-    code = (
-        "import os, signal\n"
-        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "from pipesim.cli import main\n"
-        "os.kill(os.getpid(), signal.SIGINT)\n"
-        "main()\n"
-    )
-    command = [sys.executable, "-c", code, "planners"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_heavy_packages_are_not_imported() -> None:

@@ -27,10 +27,10 @@ __all__ = [
     "Json",
     "PlanOptions",
     "Quiet",
-    "ReplayTransportOptions",
     "ScenarioOptions",
     "TransportOptions",
     "complete_planner",
+    "one_starting",
     "parsed",
 ]
 
@@ -43,9 +43,6 @@ Quiet = Annotated[
 Chunks = Annotated[
     int, Option(metavar="V", min=1, help="Cut each stage into V interleaved chunks.")
 ]
-
-REPLAYED = ("nccl", "exchange", "delegated")
-"""Transports that real processes have."""
 
 MOST_OPERATORS = 1_000_000
 """Of one kind, as in scenario files: more is a slip of the pen."""
@@ -61,10 +58,10 @@ def parsed(option: str, parse: Callable[[str], T], text: str) -> T:
 
 def complete_planner(incomplete: str) -> list[str]:
     """Names of planners, for the shell."""
-    return _starting(*planner_names())(incomplete)
+    return one_starting(*planner_names())(incomplete)
 
 
-def _starting(*words: str) -> Callable[[str], list[str]]:
+def one_starting(*words: str) -> Callable[[str], list[str]]:
     """Return the shell completion that knows these words."""
 
     def complete(incomplete: str) -> list[str]:
@@ -128,7 +125,7 @@ class ScenarioOptions:
         str,
         Option(
             metavar="KIND",
-            autocompletion=_starting(*get_args(Injection)),
+            autocompletion=one_starting(*get_args(Injection)),
             help="occupancy: a busy kernel on the sender, as published experiments inject "
             "delays; latency: time in flight.",
         ),
@@ -291,7 +288,7 @@ class TransportOptions:
         Option(
             metavar="NAME",
             help=f"How messages travel: {', '.join(TRANSPORTS)}.",
-            autocompletion=_starting(*TRANSPORTS),
+            autocompletion=one_starting(*TRANSPORTS),
         ),
     ] = "ideal"
     base: Annotated[
@@ -306,7 +303,7 @@ class TransportOptions:
             metavar="SHARED",
             help="Which P2P kernels share a stream: all of a device, of a peer, or of a "
             "direction (nccl; default device).",
-            autocompletion=_starting("device", "peer", "direction"),
+            autocompletion=one_starting("device", "peer", "direction"),
         ),
     ] = None
     unfused: Annotated[
@@ -368,35 +365,6 @@ class TransportOptions:
 
 def _options(kind: type[Transport]) -> list[str]:
     return [field.name for field in fields(kind)]
-
-
-@dataclass(frozen=True)
-class ReplayTransportOptions(TransportOptions):
-    """The same of real processes: which of the transports they have."""
-
-    transport: Annotated[
-        str,
-        Option(
-            metavar="NAME",
-            help=f"How messages travel: {', '.join(REPLAYED)}.",
-            show_default=False,
-            autocompletion=_starting(*REPLAYED),
-        ),
-    ] = ""
-    eager_bytes: Annotated[float | None, Option(hidden=True)] = None
-    compute_slowdown: Annotated[float | None, Option(hidden=True)] = None
-
-    def build(self) -> Transport:
-        """Return the transport.
-
-        Raises
-        ------
-        ScenarioError
-            As of any transport, or a replay has no such transport.
-        """
-        if self.transport not in REPLAYED:
-            raise ScenarioError("replay needs --transport nccl, exchange or delegated")
-        return super().build()
 
 
 _TRANSPORT_OPTIONS = list(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,8 +15,9 @@ from pipesim.cli.options import (
     Json,
     PlanOptions,
     Quiet,
-    ReplayTransportOptions,
     ScenarioOptions,
+    TransportOptions,
+    one_starting,
     parsed,
 )
 from pipesim.cli.output import Column, check_outputs, note, progress, show, show_json, show_rows
@@ -26,19 +28,50 @@ from pipesim.replay.run import LinkFault, Run
 from pipesim.replay.run_json import save_run
 from pipesim.replayed import Replayed
 from pipesim.replaying import launched, prepare
+from pipesim.transport import Transport
 from pipesim.wording import counted, described, plain
 
 __all__ = ["replay"]
 
+_TRANSPORTS = ("nccl", "exchange", "delegated")
 _SHOWING = frozenset({"json", "trace", "plot"})
 """What asks for a measurement."""
+
+
+@dataclass(frozen=True)
+class _Transports(TransportOptions):
+    """The same of real processes: which of the transports they have."""
+
+    transport: Annotated[
+        str,
+        Option(
+            metavar="NAME",
+            help=f"How messages travel: {', '.join(_TRANSPORTS)}.",
+            show_default=False,
+            autocompletion=one_starting(*_TRANSPORTS),
+        ),
+    ] = ""
+    eager_bytes: Annotated[float | None, Option(hidden=True)] = None
+    compute_slowdown: Annotated[float | None, Option(hidden=True)] = None
+
+    def build(self) -> Transport:
+        """Return the transport.
+
+        Raises
+        ------
+        ScenarioError
+            As of any transport, or a replay has no such transport.
+        """
+        if self.transport not in _TRANSPORTS:
+            raise ScenarioError("replay needs --transport nccl, exchange or delegated")
+        return super().build()
 
 
 def replay(
     context: Context,
     scenario: ScenarioOptions,
     planned: PlanOptions,
-    over: ReplayTransportOptions,
+    over: _Transports,
     compute: Annotated[
         str,
         Option(
