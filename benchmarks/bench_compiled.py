@@ -15,8 +15,8 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from pipesim import Scenario, plan
-from pipesim.engine.compiled import CompiledProgram, compile_program
-from pipesim.engine.orders import OrderEvaluator
+from pipesim.engine.compiled.evaluator import CompiledProgram, compile_program
+from pipesim.engine.compiled.orders import OrderEvaluator
 from pipesim.lowering import lower
 from pipesim.transport import Delegated, Transport, transport
 
@@ -78,18 +78,18 @@ def test_the_first_call_of_a_process_compiles_nothing(benchmark: BenchmarkFixtur
     code = (
         "from time import perf_counter; start = perf_counter()\n"
         "from pipesim import Scenario, plan\n"
-        "from pipesim.engine.compiled import compile_program\n"
+        "from pipesim.engine.compiled.evaluator import compile_program\n"
         "from pipesim.lowering import lower\n"
         "from pipesim.transport import Ideal\n"
         "scenario = Scenario()\n"
         "program = compile_program(lower(plan(scenario, '1f1b'), scenario, Ideal()))\n"
         "program.evaluate(scenario); program.makespans_ms(scenario, forward_ms=[1.0, 2.0])\n"
-        "from pipesim.engine import loops\n"
+        "from pipesim.engine.compiled import loops\n"
         "for loop in (loops.times, loops.spans, loops.peaks, loops.makespans):\n"
         "    assert not loop.stats.cache_misses, loop\n"
     )
     command = [sys.executable, "-c", code]
-    subprocess.run([sys.executable, "-c", code.partition("from pipesim.engine import loops")[0]])
+    subprocess.run([sys.executable, "-c", code.partition("from pipesim.engine.compiled import")[0]])
 
     def first_call() -> None:
         subprocess.run(command, check=True)

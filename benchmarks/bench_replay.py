@@ -10,8 +10,8 @@ from collections.abc import Mapping
 import pytest
 
 from pipesim.engine import simulate
-from pipesim.replayed import Replayed
-from pipesim.replaying import replay
+from pipesim.replay.prepare import replay
+from pipesim.replay.report import Replayed
 from pipesim.scenario import Scenario
 from planners import plan
 

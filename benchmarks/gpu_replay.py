@@ -173,7 +173,7 @@ def outcome(case: Case) -> dict[str, object]:
     """Replay a case and return what `pipesim replay --json` prints, and checks; or why not."""
     try:
         from pipesim import Scenario, plan
-        from pipesim.replaying import replay
+        from pipesim.replay.prepare import replay
 
         scenario = Scenario(stages=case.stages, microbatches=MICROBATCHES)
         if case.delay_ms:

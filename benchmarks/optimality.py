@@ -27,10 +27,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from instances import capped_suite, paper_suite  # the script's own folder
 
 from pipesim import plan, simulate
-from pipesim.bounds import lower_bound_ms
+from pipesim.analysis.bounds import horizon_bound_ms
 from pipesim.errors import ScheduleError
-from pipesim.optimum import optimum
 from pipesim.scenario import Scenario
+from pipesim.studies.optimum import optimum
 
 PLANNERS = {
     "paper": ("zerobubble", "pipemorph", "quick-search", "search"),
@@ -58,7 +58,7 @@ OPTIMA = Path(__file__).with_name("optima.json")
 
 def reference(scenario: Scenario, best_ms: float, solver: str, limit_s: float) -> dict[str, object]:
     """Prove the optimum, or return the best bound."""
-    bound_ms = lower_bound_ms(scenario, incumbent_ms=best_ms)
+    bound_ms = horizon_bound_ms(scenario, incumbent_ms=best_ms)
     if bound_ms >= best_ms * (1 - 1e-9):
         return {"reference_ms": bound_ms, "proven_by": "bound"}
     result = optimum(scenario, solver=solver, time_limit_s=limit_s, threads=2)

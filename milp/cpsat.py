@@ -21,10 +21,10 @@ from milp import ctrl_c
 from milp.attempt import Attempt
 from milp.network import Network
 from milp.result import Status
-from pipesim.bounds import grain
+from pipesim.analysis.bounds import grain
+from pipesim.analysis.windows import TOLERANCE
 from pipesim.errors import SolverError
 from pipesim.schedule import Schedule
-from pipesim.windows import TOLERANCE
 
 __all__ = ["cpsat"]
 

@@ -15,7 +15,7 @@ started and ended before f takes its own. Only a device's own limit holds here; 
 moved to the host.
 
 Heads, tails and the pairs left undecided are those within the horizon
-(:mod:`pipesim.windows`): this is what makes it solvable. Also not needed, but they tighten
+(:mod:`pipesim.analysis.windows`): this is what makes it solvable. Also not needed, but they tighten
 the relaxation: a start waits for all the work before it on its device, the end leaves time
 for all the work after it, and the binaries are monotone along fixed orders. C itself has no
 lower bound but these rows: what the solver proves is its own proof.
@@ -29,8 +29,8 @@ import numpy as np
 import pulp
 
 from milp.network import Network
+from pipesim.analysis.windows import TOLERANCE
 from pipesim.schedule import Schedule
-from pipesim.windows import TOLERANCE
 
 __all__ = ["Model"]
 

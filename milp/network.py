@@ -11,9 +11,9 @@ from typing import cast
 
 import numpy as np
 
+from pipesim.analysis.windows import TOLERANCE, Ranges, Windows
 from pipesim.scenario import DOWN, UP, Kind, Scenario
 from pipesim.schedule import Op, Schedule
-from pipesim.windows import TOLERANCE, Ranges, Windows
 
 __all__ = ["Network"]
 

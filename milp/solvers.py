@@ -12,11 +12,11 @@ from milp.attempt import Backend
 from milp.ctrl_c import Pressed, noted_ctrl_c
 from milp.network import Network
 from milp.result import Result, Status
-from pipesim import bounds
+from pipesim.analysis import bounds
+from pipesim.analysis.windows import TOLERANCE, find_windows, searchable
 from pipesim.errors import SolverError
 from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
-from pipesim.windows import TOLERANCE, find_windows, searchable
 
 __all__ = ["SOLVERS", "solve"]
 
@@ -44,12 +44,12 @@ def solve(
     Delays count, for each link and direction, and so do the devices' activation limits
     and any placement. Backwards are always split. See :mod:`milp.model` for the program. It
     has micro-batches in order, which costs nothing where they take the same times. Where they
-    do not, the bound is that of :mod:`pipesim.bounds`, which holds for every order, and the
-    schedule counts as optimal only if it meets that.
+    do not, the bound is that of :mod:`pipesim.analysis.bounds`, which holds for every order, and
+    the schedule counts as optimal only if it meets that.
 
     The solver first gets the shortest horizon that could hold a schedule. Where it proves
     that none does, it gets a longer one, up to the incumbent's iteration time. Short horizons
-    decide most orders beforehand (:mod:`pipesim.windows`), and so they are solved fast.
+    decide most orders beforehand (:mod:`pipesim.analysis.windows`), and so they are solved fast.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def _in_any_order(result: Result, scenario: Scenario) -> Result:
     """Claim no more than holds for micro-batches that may also overtake each other."""
     if result.schedule is None:
         return result
-    bound_ms = bounds.lower_bound_ms(scenario, incumbent_ms=result.objective_ms)
+    bound_ms = bounds.horizon_bound_ms(scenario, incumbent_ms=result.objective_ms)
     proven = bound_ms >= result.objective_ms * (1 - 1e-9)
     return replace(result, status="optimal" if proven else "feasible", bound_ms=bound_ms)
 

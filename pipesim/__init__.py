@@ -16,13 +16,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pipesim.comparison import compare
+    from pipesim.documents.plan_json import load_plan, save_plan
+    from pipesim.documents.scenario_toml import load_scenario, save_scenario
     from pipesim.engine import simulate
     from pipesim.errors import PipesimError
-    from pipesim.formats.plan_json import load_plan, save_plan
-    from pipesim.formats.scenario_toml import load_scenario, save_scenario
     from pipesim.scenario import Scenario
     from pipesim.schedule import Op, Schedule
+    from pipesim.studies.comparison import compare
     from pipesim.timeline import Timeline
     from planners import plan
 
@@ -51,12 +51,12 @@ _HOMES = {
     "Scenario": "pipesim.scenario",
     "Schedule": "pipesim.schedule",
     "Timeline": "pipesim.timeline",
-    "compare": "pipesim.comparison",
-    "load_plan": "pipesim.formats.plan_json",
-    "load_scenario": "pipesim.formats.scenario_toml",
+    "compare": "pipesim.studies.comparison",
+    "load_plan": "pipesim.documents.plan_json",
+    "load_scenario": "pipesim.documents.scenario_toml",
     "plan": "planners",
-    "save_plan": "pipesim.formats.plan_json",
-    "save_scenario": "pipesim.formats.scenario_toml",
+    "save_plan": "pipesim.documents.plan_json",
+    "save_scenario": "pipesim.documents.scenario_toml",
     "simulate": "pipesim.engine",
 }
 

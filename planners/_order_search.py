@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from pipesim.engine.loops import jit
+from pipesim.engine.compiled.loops import jit
 from pipesim.scenario import Array
 
 __all__ = ["anneal", "makespan"]

@@ -17,7 +17,6 @@ from pipesim.cli import (
     compare,
     explain,
     export,
-    fail,
     importing,
     optimal,
     plan,
@@ -26,6 +25,7 @@ from pipesim.cli import (
     simulate,
     validate,
 )
+from pipesim.cli.exit import fail
 from pipesim.cli.grouping import grouped
 from pipesim.cli.output import show_text
 from pipesim.errors import PipesimError

@@ -6,10 +6,11 @@ from typing import Annotated
 
 from typer import Option
 
-from pipesim.budgets import Budgets, LinkBudget, budgets
 from pipesim.cli.options import Json, Quiet, ScenarioOptions, complete_planner
 from pipesim.cli.output import Column, progress, show, show_json, show_rows
-from pipesim.wording import counted, decimals, described, links, milliseconds
+from pipesim.documents.words import described
+from pipesim.studies.budgets import Budgets, LinkBudget, budgets
+from pipesim.text import counted, decimals, links, milliseconds
 
 __all__ = ["budget"]
 

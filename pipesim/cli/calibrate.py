@@ -17,7 +17,7 @@ from pipesim.fidelity.calibration_file import save_calibration
 from pipesim.fidelity.runs import load_runs
 from pipesim.fidelity.testbed import CONSTANTS
 from pipesim.formats.measurement import Measurement
-from pipesim.wording import plain
+from pipesim.text import plain
 
 __all__ = ["calibrate"]
 
@@ -63,7 +63,7 @@ def calibrate(
 def _timelines(folder: Path | None) -> Measurement | None:
     if folder is None:
         return None
-    from pipesim.formats.measured import import_timelines
+    from pipesim.formats.operator_timeline import import_timelines
 
     files = sorted(folder.glob("*.csv"))
     if not files:

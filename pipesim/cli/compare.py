@@ -9,15 +9,16 @@ from typing import Annotated
 
 from typer import Option
 
-from pipesim.advice import advice
 from pipesim.cli import parsing
 from pipesim.cli.options import Json, Quiet, ScenarioOptions, parsed
 from pipesim.cli.output import Column, check_outputs, note, progress, show, show_json, show_rows
-from pipesim.comparison import DEFAULT_SYSTEMS, SYSTEMS, Comparison, Row
-from pipesim.comparison import compare as compare_systems
+from pipesim.documents.words import described, titled
 from pipesim.files import write_text
 from pipesim.formats.chrome_trace import save_chrome_trace
-from pipesim.wording import decimals, described, listed, milliseconds, titled
+from pipesim.studies.advice import advice
+from pipesim.studies.comparison import DEFAULT_SYSTEMS, SYSTEMS, Comparison, Row
+from pipesim.studies.comparison import compare as compare_systems
+from pipesim.text import decimals, listed, milliseconds
 
 __all__ = ["compare"]
 

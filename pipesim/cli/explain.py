@@ -11,8 +11,6 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from pipesim.attribution import attribute
-from pipesim.causes import Attribution
 from pipesim.cli.options import (
     Chunks,
     Json,
@@ -22,14 +20,17 @@ from pipesim.cli.options import (
     complete_planner,
 )
 from pipesim.cli.output import Column, check_outputs, note, progress, show, show_json, show_rows
-from pipesim.diagnosis import Line, diagnosis, first, lines
+from pipesim.documents.plan_json import load_plan
+from pipesim.documents.words import described, titled
 from pipesim.errors import ScenarioError
+from pipesim.explain.attribution import attribute
+from pipesim.explain.causes import Attribution
+from pipesim.explain.diagnosis import Line, diagnosis, first, lines
+from pipesim.explain.operator_times import OUTLIER
 from pipesim.files import write_text
-from pipesim.formats.plan_json import load_plan
-from pipesim.operator_times import OUTLIER
 from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
-from pipesim.wording import decimals, described, milliseconds, titled
+from pipesim.text import decimals, milliseconds
 from planners import plan as plan_with
 
 __all__ = ["explain"]
@@ -94,7 +95,7 @@ def explain(
         )  # fmt: skip
         if plot:
             from pipesim.plot import save
-            from pipesim.plot_attribution import bars
+            from pipesim.plot.attribution import bars
 
             report("drawing")
             save(bars(found, title=titled(what)), plot)

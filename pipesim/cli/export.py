@@ -10,10 +10,10 @@ from typer import Argument, Option
 
 from pipesim.cli.options import Chunks, Quiet, ScenarioOptions, TransportOptions
 from pipesim.cli.output import check_outputs, note, progress
+from pipesim.documents.plan_json import load_plan
 from pipesim.engine import simulate
 from pipesim.errors import PipesimError
 from pipesim.formats.chrome_trace import save_chrome_trace
-from pipesim.formats.plan_json import load_plan
 from pipesim.formats.timeline_csv import save_timeline_csv
 from pipesim.formats.torch_csv import save_torch_csv
 from pipesim.schedule import Schedule

@@ -11,9 +11,10 @@ from typer import Argument, Option
 from pipesim.cli import parsing
 from pipesim.cli.options import Quiet, parsed
 from pipesim.cli.output import check_outputs, note, progress, show
+from pipesim.documents.scenario_toml import save_scenario
+from pipesim.documents.words import described
 from pipesim.formats.measurement import Measurement
-from pipesim.formats.scenario_toml import save_scenario
-from pipesim.wording import counted, described
+from pipesim.text import counted
 
 __all__ = ["megatron", "production", "profiler", "timeline", "torch_csv"]
 
@@ -53,7 +54,7 @@ def timeline(
     Its times are medians over their healthy iterations. A file has the columns iteration,
     stage, op, index, host_start_ms, host_end_ms, gpu_ms.
     """
-    from pipesim.formats.measured import import_timelines
+    from pipesim.formats.operator_timeline import import_timelines
 
     chosen = _labels(iterations)
     _import(
@@ -194,7 +195,7 @@ def torch_csv(
     Both its kinds are read, with communication or without: a plan is the order of operators
     alone.
     """
-    from pipesim.formats.plan_json import save_plan
+    from pipesim.documents.plan_json import save_plan
     from pipesim.formats.torch_csv import load_torch_csv
 
     check_outputs({"--output": output}, file)

@@ -15,11 +15,12 @@ from pipesim import analysis
 from pipesim.cli import parsing
 from pipesim.cli.options import Chunks, Json, Quiet, ScenarioOptions, parsed
 from pipesim.cli.output import check_outputs, note, progress, show, show_json
+from pipesim.documents.plan_json import plan_json, save_plan
+from pipesim.documents.words import described
 from pipesim.errors import ScenarioError
-from pipesim.formats.plan_json import plan_json, save_plan
-from pipesim.optimum import optimum
 from pipesim.scenario import Scenario
-from pipesim.wording import counted, described, milliseconds, plain
+from pipesim.studies.optimum import optimum
+from pipesim.text import counted, milliseconds, plain
 
 __all__ = ["optimal"]
 

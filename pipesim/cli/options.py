@@ -12,9 +12,9 @@ from typer import Argument, Option
 
 from pipesim.cli import parsing
 from pipesim.cli.parsing import SlowLink
+from pipesim.documents.plan_json import load_plan
+from pipesim.documents.scenario_toml import load_scenario
 from pipesim.errors import ScenarioError
-from pipesim.formats.plan_json import load_plan
-from pipesim.formats.scenario_toml import load_scenario
 from pipesim.scenario import Array, Scenario
 from pipesim.schedule import Schedule
 from pipesim.transport import TRANSPORTS, Transport

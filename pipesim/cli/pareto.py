@@ -9,10 +9,11 @@ from pathlib import Path
 
 from pipesim import analysis
 from pipesim.cli.output import Column, note, progress, show, show_json, show_rows
+from pipesim.documents.words import described, titled
 from pipesim.files import write_text
-from pipesim.pareto import Point, pareto
 from pipesim.scenario import Scenario
-from pipesim.wording import decimals, described, milliseconds, titled
+from pipesim.studies.pareto import Point, pareto
+from pipesim.text import decimals, milliseconds
 
 __all__ = ["show_pareto"]
 
@@ -26,7 +27,7 @@ def show_pareto(
         points = pareto(scenario, progress=report)
         if plot:
             from pipesim.plot import save
-            from pipesim.plot_pareto import trade_off
+            from pipesim.plot.pareto import trade_off
 
             report("drawing")
             save(trade_off(points, bound_ms, title=titled(scenario)), plot)

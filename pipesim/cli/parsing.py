@@ -9,10 +9,8 @@ import math
 import re
 from typing import NamedTuple
 
-from pipesim.errors import ScenarioError, ScheduleError
-from pipesim.replay.run import LinkFault
+from pipesim.errors import ScenarioError
 from pipesim.scenario import DIRECTIONS, LARGEST, Direction
-from pipesim.schedule import Op
 
 __all__ = [
     "BOTH_WAYS",
@@ -20,7 +18,6 @@ __all__ = [
     "duration_ms",
     "durations_ms",
     "limits",
-    "link_fault",
     "link_indices",
     "names",
     "slow_link",
@@ -33,7 +30,6 @@ _DURATION = re.compile(rf"({_NUMBER})\s*({'|'.join(UNITS_MS)})")
 _INDEX = re.compile(r"[0-9]{1,9}")
 _SLOW = re.compile(r"([^=]*)=(.*)", re.DOTALL)
 _ONE_WAY = re.compile(r"([0-9]{1,9})\s*>\s*([0-9]{1,9})")
-_FAULT = re.compile(r"([0-9A-Z]+)(?:@([0-9]{1,9}))?(?::(raise|stop))?")
 BOTH_WAYS = DIRECTIONS
 
 
@@ -162,22 +158,3 @@ def names(text: str) -> list[str]:
         if part in parts[:number]:
             raise ScenarioError(f"{part!r} is given twice")
     return parts
-
-
-def link_fault(text: str) -> LinkFault:
-    """Read a link's failure: the operator that sends, the iteration, and how.
-
-    Examples
-    --------
-    >>> link_fault("0F5@2:stop")
-    LinkFault(iteration=2, producer=Op(kind='F', stage=0, microbatch=5), how='stop')
-    >>> link_fault("1B3").iteration
-    0
-    """
-    match = _FAULT.fullmatch(text.strip())
-    if match is None:
-        raise ScenarioError(f"{text!r} is not a failure such as 0F5, 0F5@2 or 0F5@2:stop")
-    try:
-        return LinkFault(int(match[2] or 0), Op.parse(match[1]), match[3] or "raise")  # type: ignore[arg-type]
-    except ScheduleError as error:
-        raise ScenarioError(str(error)) from None

@@ -9,15 +9,16 @@ from typing import Annotated
 from typer import Option
 
 from pipesim import analysis
-from pipesim.bounds import lower_bound_ms
+from pipesim.analysis.bounds import horizon_bound_ms
 from pipesim.cli.options import Chunks, Json, Quiet, ScenarioOptions, complete_planner
 from pipesim.cli.output import check_outputs, note, progress, show, show_json, show_text, wrapped
+from pipesim.documents.plan_json import plan_json, save_plan
+from pipesim.documents.words import described
 from pipesim.engine import simulate
 from pipesim.errors import ScenarioError, ScheduleError
-from pipesim.formats.plan_json import plan_json, save_plan
 from pipesim.scenario import Scenario
 from pipesim.schedule import Op, Schedule
-from pipesim.wording import described, milliseconds, plain
+from pipesim.text import milliseconds, plain
 from planners import plan as plan_with
 
 __all__ = ["plan"]
@@ -93,7 +94,7 @@ def _worth(scenario: Scenario, schedule: Schedule) -> dict[str, float]:
     timeline = simulate(scenario, schedule, "ideal")
     iteration_ms = timeline.iteration_ms
     hosted = bool(timeline.peak_host_activations.any())
-    bound_ms = lower_bound_ms(scenario, within_limits=not hosted, incumbent_ms=iteration_ms)
+    bound_ms = horizon_bound_ms(scenario, within_limits=not hosted, incumbent_ms=iteration_ms)
     gap = iteration_ms / bound_ms - 1 if bound_ms else 0.0
     return {"iteration_ms": iteration_ms, "bound_ms": bound_ms, "gap": gap}
 

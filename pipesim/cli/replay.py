@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,19 +22,22 @@ from pipesim.cli.options import (
     parsed,
 )
 from pipesim.cli.output import Column, check_outputs, note, progress, show, show_json, show_rows
-from pipesim.errors import ScenarioError
+from pipesim.documents.words import described
+from pipesim.errors import ScenarioError, ScheduleError
 from pipesim.formats.chrome_trace import save_chrome_trace
-from pipesim.replay.measured import load_result
-from pipesim.replay.run import LinkFault, Run
-from pipesim.replay.run_json import save_run
-from pipesim.replayed import Replayed
-from pipesim.replaying import launched, prepare
+from pipesim.replay.prepare import launched, prepare
+from pipesim.replay.report import Replayed
+from pipesim.replay.run.measured import load_result
+from pipesim.replay.run.run import LinkFault, Run
+from pipesim.replay.run.run_json import save_run
+from pipesim.schedule import Op
+from pipesim.text import counted, plain
 from pipesim.transport import Transport
-from pipesim.wording import counted, described, plain
 
 __all__ = ["replay"]
 
 _TRANSPORTS = ("nccl", "exchange", "delegated")
+_FAULT = re.compile(r"([0-9A-Z]+)(?:@([0-9]{1,9}))?(?::(raise|stop))?")
 _SHOWING = frozenset({"json", "trace", "plot"})
 """What asks for a measurement."""
 
@@ -157,7 +161,7 @@ def replay(
                 warmup=warmup,
                 timeout_s=_seconds(timeout),
                 failover=failover,
-                fault=_fault(fail),
+                fault=None if fail is None else parsed("--fail", link_fault, fail),
                 seed=seed,
             )
             if prepare_ is not None:
@@ -213,11 +217,23 @@ def _seconds(timeout: str | None) -> float | None:
     return seconds
 
 
-def _fault(text: str | None) -> LinkFault | None:
-    if text is None:
-        return None
-    fault = parsed("--fail", parsing.link_fault, text)
-    return LinkFault(fault.iteration, fault.producer, fault.how)
+def link_fault(text: str) -> LinkFault:
+    """Read a link's failure: the operator that sends, the iteration, and how.
+
+    Examples
+    --------
+    >>> link_fault("0F5@2:stop")
+    LinkFault(iteration=2, producer=Op(kind='F', stage=0, microbatch=5), how='stop')
+    >>> link_fault("1B3").iteration
+    0
+    """
+    match = _FAULT.fullmatch(text.strip())
+    if match is None:
+        raise ScenarioError(f"{text!r} is not a failure such as 0F5, 0F5@2 or 0F5@2:stop")
+    try:
+        return LinkFault(int(match[2] or 0), Op.parse(match[1]), match[3] or "raise")  # type: ignore[arg-type]
+    except ScheduleError as error:
+        raise ScenarioError(str(error)) from None
 
 
 def _show(replayed: Replayed, quiet: bool) -> None:

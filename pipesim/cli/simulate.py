@@ -10,14 +10,15 @@ from typer import Option
 from pipesim import analysis
 from pipesim.cli.options import Json, PlanOptions, Quiet, ScenarioOptions, TransportOptions
 from pipesim.cli.output import Column, check_outputs, note, progress, show, show_json, show_rows
+from pipesim.documents.words import described, titled
 from pipesim.engine import simulate as run
 from pipesim.formats.chrome_trace import save_chrome_trace
 from pipesim.formats.timeline_csv import save_timeline_csv
 from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
+from pipesim.text import decimals, milliseconds
 from pipesim.timeline import Timeline
 from pipesim.transport import Transport
-from pipesim.wording import decimals, described, milliseconds, titled
 
 __all__ = ["simulate"]
 

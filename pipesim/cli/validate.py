@@ -67,7 +67,7 @@ def _validate_runs(
         validation = Validation(predict_all(runs, calibration))
         if plot:
             from pipesim.plot import save
-            from pipesim.plot_validation import scatter
+            from pipesim.plot.validation import scatter
 
             report("drawing")
             save(scatter(validation), plot)

@@ -1,20 +1,14 @@
-"""The backends that run a program under a scenario and return a timeline.
+"""The backends that run a program under a scenario: two of them, one result.
 
-The SimPy engine: a device is one process that walks its launch queue (:mod:`.device`). What
-it meets there is either a group kernel, which needs its other ends (:mod:`.kernels`), or a
-message for a path that blocks nobody (:mod:`.paths`).
-
-The compiled evaluator (:mod:`.compiled`, :mod:`.orders`) gives the same times, for those who
-need a million of them: a program becomes a list of events, each the later of two others plus
-a time (:mod:`.events`, :mod:`.recurrence`, :mod:`.weights`), and numba runs down the list
-(:mod:`.loops`).
+:mod:`.simpy` simulates, and its timelines hold every message; :mod:`.compiled` gives the same
+times much faster.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pipesim.engine.simulator import run
+from pipesim.engine.simpy.simulator import run
 from pipesim.lowering import lower
 from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
@@ -67,7 +61,7 @@ def simulate(
     """
     program = lower(schedule, scenario, transport(over))
     if backend == "compiled":
-        from pipesim.engine import compiled  # and with it numba
+        from pipesim.engine.compiled import evaluator  # and with it numba
 
-        return compiled.run(program, scenario)
+        return evaluator.run(program, scenario)
     return run(program, scenario)

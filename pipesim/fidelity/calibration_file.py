@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
+from pipesim.documents.reading import Place, Table, list_of, number, text, whole
 from pipesim.errors import FormatError, ScenarioError
 from pipesim.fidelity.calibration import STREAMS, Calibration
 from pipesim.fidelity.testbed import CONSTANTS, MOST_CONSTANTS, Testbed
 from pipesim.files import StrPath, read_text, write_text
-from pipesim.formats._document import Place, Table, list_of, number, text, whole
 from pipesim.scenario import Scenario
 
 __all__ = ["load_calibration", "save_calibration"]

@@ -135,7 +135,7 @@ def validate_production(path: StrPath) -> ProductionFidelity:
     Parameters
     ----------
     path : path
-        A parquet file, see :mod:`pipesim.formats.production`.
+        A parquet file, see :mod:`pipesim.formats.production.importer`.
 
     Raises
     ------

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipesim.scenario import KINDS, Array, Kind, Scenario
+from pipesim.text import counted, decimals, plain
 from pipesim.timeline import Timeline
-from pipesim.wording import counted, decimals, plain
 
 __all__ = ["MeasuredIteration", "Measurement", "OperatorTimes"]
 

@@ -26,14 +26,14 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from pipesim.errors import ReplayError
-from pipesim.replay import rendezvous
-from pipesim.replay.cuda_device import refuse
-from pipesim.replay.guard import LAUNCHER
-from pipesim.replay.kinds import payload
-from pipesim.replay.measured import Measured, load_result
-from pipesim.replay.run import Run
-from pipesim.replay.run_json import save_run
-from pipesim.wording import counted
+from pipesim.replay.compute.kinds import payload
+from pipesim.replay.device.cuda_device import refuse
+from pipesim.replay.run import rendezvous
+from pipesim.replay.run.guard import LAUNCHER
+from pipesim.replay.run.measured import Measured, load_result
+from pipesim.replay.run.run import Run
+from pipesim.replay.run.run_json import save_run
+from pipesim.text import counted
 
 __all__ = ["launch"]
 

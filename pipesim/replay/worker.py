@@ -25,20 +25,20 @@ import torch.distributed as dist
 
 from pipesim.errors import ReplayError
 from pipesim.files import write_text
-from pipesim.replay import clocks
-from pipesim.replay.cuda import CudaQueue
-from pipesim.replay.cuda_device import Batches, Gpu, grouped
-from pipesim.replay.delegates import Store
-from pipesim.replay.delegation import Delegation
-from pipesim.replay.direct import Direct
-from pipesim.replay.failover import Failover
-from pipesim.replay.guard import Guard, follow, launcher, wake_promptly
-from pipesim.replay.kinds import payload, work
-from pipesim.replay.launch_queue import LaunchQueue
-from pipesim.replay.logbook import rank_document, result_json
-from pipesim.replay.meeting import Meeting
-from pipesim.replay.run import Run
-from pipesim.replay.run_json import load_run
+from pipesim.replay.compute.kinds import payload, work
+from pipesim.replay.device.cuda import CudaQueue
+from pipesim.replay.device.cuda_device import Batches, Gpu, grouped
+from pipesim.replay.device.delegates import Store
+from pipesim.replay.device.delegation import Delegation
+from pipesim.replay.device.direct import Direct
+from pipesim.replay.device.failover import Failover
+from pipesim.replay.device.launch_queue import LaunchQueue
+from pipesim.replay.run import clocks
+from pipesim.replay.run.guard import Guard, follow, launcher, wake_promptly
+from pipesim.replay.run.logbook import rank_document, result_json
+from pipesim.replay.run.meeting import Meeting
+from pipesim.replay.run.run import Run
+from pipesim.replay.run.run_json import load_run
 
 __all__ = ["main"]
 

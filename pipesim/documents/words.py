@@ -1,0 +1,73 @@
+"""A scenario in words, for the head of a table or a figure."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pipesim.scenario import DOWN, UP, Array, Scenario
+from pipesim.text import counted, plain
+
+__all__ = ["described", "titled"]
+
+
+def described(scenario: Scenario) -> str:
+    """Say what a scenario is: shape, operator times, slow links, limits.
+
+    Examples
+    --------
+    >>> described(Scenario().with_delay(20, links=[0]))
+    '4 stages × 12 micro-batches · F 10, B 10, W 10 ms · link 0: 20 ms each way'
+    """
+    parts = [
+        _shape(scenario),
+        f"{_operators(scenario)} ms",
+        ", ".join(_delay(scenario, link) for link in scenario.slow_links) or "no slow link",
+    ]
+    if np.isfinite(scenario.activation_limit).any():
+        limits = scenario.activation_limit
+        each = limits[:1] if (limits == limits[0]).all() else limits
+        parts.append("activation limit " + " ".join(f"{n:g}" for n in each))
+    return (f"{scenario.name}: " if scenario.name else "") + " · ".join(parts)
+
+
+def titled(scenario: Scenario) -> str:
+    """Return a title for a figure: what was run, and which links are slow.
+
+    Examples
+    --------
+    >>> titled(Scenario(name="7B").with_delay(20, links=[0]))
+    '7B · link 0: 20 ms each way'
+    """
+    slow = scenario.slow_links
+    delays = ", ".join(_delay(scenario, link) for link in slow) or "no slow link"
+    return f"{scenario.name or _shape(scenario)} · " + (
+        delays if len(slow) <= 3 else f"{len(slow)} slow links"
+    )
+
+
+def _shape(scenario: Scenario) -> str:
+    shape = counted(scenario.stages, "stage")
+    if not scenario.is_plain:
+        shape += f" on {counted(scenario.devices, 'device')}"
+    return f"{shape} × {counted(scenario.microbatches, 'micro-batch')}"
+
+
+def _operators(scenario: Scenario) -> str:
+    """Operator times by kind; the fused backward only where it is not B + W."""
+    times = {"F": scenario.forward_ms, "B": scenario.backward_ms, "W": scenario.weight_ms}
+    if not np.array_equal(scenario.fused_backward_ms, scenario.backward_ms + scenario.weight_ms):
+        times["BW"] = scenario.fused_backward_ms
+    return ", ".join(f"{kind} {_range(values)}" for kind, values in times.items())
+
+
+def _range(values: Array) -> str:
+    low, high = plain(float(values.min())), plain(float(values.max()))
+    return low if low == high else f"{low}–{high}"
+
+
+def _delay(scenario: Scenario, link: int) -> str:
+    down, up = (plain(float(scenario.delay_ms[link, way])) for way in (DOWN, UP))
+    if down == up:
+        return f"link {link}: {down} ms each way"
+    ways = [f"{delay} ms {way}" for delay, way in ((down, "down"), (up, "up")) if delay != "0"]
+    return f"link {link}: {', '.join(ways)}"

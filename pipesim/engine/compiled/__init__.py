@@ -1,0 +1,6 @@
+"""The compiled evaluator: the SimPy engine's times, for those who need a million of them.
+
+A program becomes a list of events, each the later of two others plus a time (:mod:`.events`,
+:mod:`.recurrence`, :mod:`.weights`), and numba runs down the list (:mod:`.loops`,
+:mod:`.evaluator`). Orders of operators can be timed without a program (:mod:`.orders`).
+"""

@@ -1,0 +1,190 @@
+"""Orders of operators as integers, timed without a schedule or a program in between.
+
+For planners that try thousands of orders. An operator is one integer,
+
+    code = (kind · S + stage) · N + micro-batch,    kind 0 F, 1 B, 2 W, 3 BW,
+
+and the orders of all devices are one array of codes, device after device. Only transports
+that take messages off a device's hands can be timed like this: ideal, isolated and
+delegated, with delegates and copies. Where kernels queue up, lowering decides what is sent
+when: use :mod:`.compiled`.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pipesim.engine.compiled.loops import COMPLETE, MISSING, time_orders
+from pipesim.engine.compiled.weights import Layout, blocks
+from pipesim.errors import ScenarioError, ScheduleError
+from pipesim.scenario import KINDS, Array, Scenario
+from pipesim.schedule import Op, Schedule
+from pipesim.transport import Delegated, Ideal, Isolated, Transport, transport
+
+__all__ = ["OrderEvaluator", "OrderTimes", "Orders"]
+
+Indices = NDArray[np.int32]
+
+
+class Orders(NamedTuple):
+    """The orders of all devices: ``codes[first[d]:first[d + 1]]`` is that of device d."""
+
+    codes: Indices
+    first: Indices
+
+
+class OrderTimes(NamedTuple):
+    """What orders do; all infinite if the devices would wait for each other for ever.
+
+    Attributes
+    ----------
+    makespan_ms : float
+        From the first start to the last end on any device.
+    peak_activations : array, shape [D]
+        Most activations held for each device at once.
+    starts_ms : array, shape of the codes
+        When each operator starts.
+    """
+
+    makespan_ms: float
+    peak_activations: Array
+    starts_ms: Array
+
+
+class OrderEvaluator:
+    """Times integer-coded orders under one scenario and transport.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Operator times, delays and sizes.
+    over : str or Transport
+        ``ideal``, ``isolated`` or ``delegated``, with any options but ``only_slow``.
+
+    Attributes
+    ----------
+    constants : tuple
+        What :func:`.loops.time_orders` takes between the orders and its results, for planners
+        that are compiled themselves.
+
+    Raises
+    ------
+    ScenarioError
+        The transport queues kernels on the device.
+
+    Examples
+    --------
+    >>> import pipesim
+    >>> scenario = pipesim.Scenario()
+    >>> evaluator = OrderEvaluator(scenario)
+    >>> codes, first = evaluator.encode(pipesim.plan(scenario, "zerobubble"))
+    >>> times = evaluator.evaluate(codes, first)
+    >>> times.makespan_ms, times.peak_activations.tolist()
+    (390.0, [9.5, 8.5, 7.5, 6.5])
+
+    Device 0 cannot begin with its last operator:
+
+    >>> codes[[0, 35]] = codes[[35, 0]]
+    >>> evaluator.evaluate(codes, first).makespan_ms
+    inf
+    """
+
+    def __init__(self, scenario: Scenario, over: str | Transport = "ideal") -> None:
+        route = transport(over)
+        if not isinstance(route, Ideal | Isolated | Delegated) or getattr(
+            route, "only_slow", False
+        ):
+            raise ScenarioError(
+                f"orders alone do not say what {route} does: it needs a compiled program"
+            )
+        self.scenario = scenario
+        self.transport = route
+        n = scenario.microbatches
+        self._layout = Layout(scenario.stages, n)
+        weights = list(blocks(scenario, route))
+        kinds = np.stack(weights[1:5])
+        copy, flight, hold = weights[6], weights[7], weights[10]
+        delegated = isinstance(route, Delegated)
+        most = scenario.stages * n
+        self.constants = (
+            kinds.ravel(),
+            np.repeat(np.arange(scenario.stages, dtype=np.int32), n),
+            np.array(scenario.placement, dtype=np.int32),
+            hold if delegated else flight,
+            copy,
+            min(route.delegates or 0, most) if isinstance(route, Delegated) else 0,
+            scenario.released_by_b,
+        )
+
+    def encode(self, schedule: Schedule) -> Orders:
+        """Return the codes of a schedule.
+
+        Raises
+        ------
+        ScheduleError
+            It does not fit the scenario.
+        """
+        schedule.check_fits(self.scenario)
+        codes = [self.code(op) for order in schedule.orders for op in order]
+        first = np.cumsum([0, *map(len, schedule.orders)], dtype=np.int32)
+        return Orders(np.array(codes, dtype=np.int32), first)
+
+    def decode(self, codes: ArrayLike, first: ArrayLike) -> Schedule:
+        """Return the schedule that codes stand for.
+
+        Raises
+        ------
+        ScheduleError
+            There is none: see :class:`~pipesim.schedule.Schedule`.
+        """
+        ops = [self.op(code) for code in np.asarray(codes).tolist()]
+        cuts = np.asarray(first).tolist()
+        orders = [ops[a:b] for a, b in pairwise(cuts)]
+        return Schedule(orders, self.scenario.placement, self.scenario.microbatches)
+
+    def code(self, op: Op) -> int:
+        """The code of one operator."""
+        return self._layout.duration(*op) - 1
+
+    def op(self, code: int) -> Op:
+        """The operator of one code."""
+        row, microbatch = divmod(code, self.scenario.microbatches)
+        kind, stage = divmod(row, self.scenario.stages)
+        if not 0 <= kind < len(KINDS):
+            raise ScheduleError(f"{code} is no operator's code")
+        return Op(KINDS[kind], stage, microbatch)
+
+    def evaluate(self, codes: ArrayLike, first: ArrayLike) -> OrderTimes:
+        """Return the times of ``codes``, int [operators], whose devices begin at ``first``.
+
+        Raises
+        ------
+        ScheduleError
+            An operator is missing, doubled or on the wrong device.
+        """
+        codes = np.ascontiguousarray(codes, dtype=np.int32)
+        first = np.ascontiguousarray(first, dtype=np.int32)
+        if first.shape != (self.scenario.devices + 1,) or codes.ndim != 1:
+            raise ScheduleError(
+                f"orders of {self.scenario.devices} devices are one array of codes and one of "
+                f"{self.scenario.devices + 1} places in it"
+            )
+        starts = np.empty(len(codes))
+        held = np.empty(self.scenario.devices)
+        makespan, wrong = time_orders(codes, first, *self.constants, starts, held)
+        if wrong != COMPLETE:
+            raise ScheduleError(self._complaint(codes, first, wrong))
+        return OrderTimes(makespan, held, starts)
+
+    def _complaint(self, codes: Indices, first: Indices, wrong: int) -> str:
+        if wrong >= 0:
+            device = int(np.searchsorted(first, wrong, side="right")) - 1
+            op = self.op(int(codes[wrong]))
+            return f"{op} is not an operator of device {device}, or comes twice"
+        if wrong == MISSING:
+            return "every stage and micro-batch needs F, and B and W or BW"
+        return f"the places {first.tolist()} do not divide {len(codes)} codes"

@@ -1,0 +1,120 @@
+"""Paths that take a message off a device's hands: wires, and CPU delegation."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Generator, Iterable
+from typing import Protocol
+
+from simpy import Event
+
+from pipesim.engine.simpy.state import State, after, on
+from pipesim.program import Compute, Message, Post
+from pipesim.timeline import PathKind
+from pipesim.transport import Delegated
+
+__all__ = ["Delegation", "Paths", "Wires"]
+
+
+class Paths(Protocol):
+    """Brings posted messages to their consumers."""
+
+    def post(self, message: Message, produced: Event) -> None:
+        """Take over ``message``, which exists once ``produced`` has happened."""
+
+
+class Wires:
+    """Any number of messages in flight, each for its link's delay and transfer time."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+
+    def post(self, message: Message, produced: Event) -> None:
+        """Send ``message`` the moment that it is produced."""
+        state = self.state
+        flight = state.delay_ms[message.link][message.direction] + state.transfer_ms(message)
+
+        def send() -> None:
+            now = state.env.now
+            state.record(message, "wire", state.device_of(message), now, now + flight)
+            after(state.env, flight, state.arrived[message].succeed)
+
+        on(produced, send)
+
+
+class Delegation:
+    """Device → host copy engine → a delegate process → host → device copy engine.
+
+    Every step serves its messages in a fixed order: the copy engines in program order, the
+    delegates of one neighbour and direction in turn. So no order depends on time, and a
+    longer delay can never shorten a run.
+    """
+
+    def __init__(self, state: State, transport: Delegated) -> None:
+        self.state = state
+        self.transport = transport
+        program = state.program
+        posts = [
+            [i.message for i in device if isinstance(i, Post)] for device in program.instructions
+        ]
+        posted = {message for device in posts for message in device}
+        self._produced = {message: Event(state.env) for message in posted}
+        self._on_sending_host = {message: Event(state.env) for message in posted}
+        self._on_receiving_host = {message: Event(state.env) for message in posted}
+        for d, device in enumerate(program.instructions):
+            fetched = [
+                message
+                for instruction in device
+                if isinstance(instruction, Compute)
+                for message in instruction.receives
+                if message in posted
+            ]
+            state.env.process(self._copy_out(d, posts[d]))
+            state.env.process(self._copy_in(d, fetched))
+            for share in self._shares(posts[d]):
+                state.env.process(self._delegate(d, share))
+
+    def _shares(self, posts: Iterable[Message]) -> Iterable[list[Message]]:
+        """Deal a device's messages to its delegates, round robin for each neighbour."""
+        neighbours: dict[tuple[int, int], list[Message]] = defaultdict(list)
+        for message in posts:
+            peer = self.state.scenario.placement[message.consumer.stage]
+            neighbours[peer, message.direction].append(message)
+        for messages in neighbours.values():
+            k = min(self.transport.delegates or len(messages), len(messages))
+            yield from (messages[i::k] for i in range(k))
+
+    def post(self, message: Message, produced: Event) -> None:
+        """Queue ``message`` for the copy to host memory."""
+        on(produced, self._produced[message].succeed)
+
+    def _copy_ms(self, message: Message) -> float:
+        size = self.state.message_bytes(message)
+        return self.transport.copy_ms + size / self.transport.copy_bytes_per_ms
+
+    def _copy_out(self, device: int, messages: list[Message]) -> Generator[Event, object, None]:
+        for message in messages:
+            yield self._produced[message]
+            yield from self._hold(message, "copy-out", device, self._copy_ms(message))
+            self._on_sending_host[message].succeed()
+
+    def _delegate(self, device: int, messages: list[Message]) -> Generator[Event, object, None]:
+        for message in messages:
+            yield self._on_sending_host[message]
+            delay = self.state.delay_ms[message.link][message.direction]
+            yield from self._hold(message, "delegate", device, self.transport.base_ms + delay)
+            self._on_receiving_host[message].succeed()
+
+    def _copy_in(self, device: int, messages: list[Message]) -> Generator[Event, object, None]:
+        for message in messages:
+            yield self._on_receiving_host[message]
+            yield from self._hold(message, "copy-in", device, self._copy_ms(message))
+            self.state.arrived[message].succeed()
+
+    def _hold(
+        self, message: Message, path: PathKind, device: int, time_ms: float
+    ) -> Generator[Event, object, None]:
+        if time_ms > 0:
+            now = self.state.env.now
+            self.state.record(message, path, device, now, now + time_ms)
+            yield self.state.env.timeout(time_ms)

@@ -1,0 +1,57 @@
+"""One run: the environment, its devices, and what is left when nothing happens any more."""
+
+from __future__ import annotations
+
+import numpy as np
+import simpy
+
+from pipesim.engine.simpy.device import Device
+from pipesim.engine.simpy.kernels import Kernels
+from pipesim.engine.simpy.paths import Delegation, Wires
+from pipesim.engine.simpy.state import State
+from pipesim.errors import DeadlockError
+from pipesim.program import Program
+from pipesim.scenario import KINDS, Scenario
+from pipesim.timeline import Timeline
+from pipesim.transport import Delegated, Isolated
+
+__all__ = ["run"]
+
+
+def run(program: Program, scenario: Scenario) -> Timeline:
+    """Run ``program`` under ``scenario`` on SimPy.
+
+    The program need not have been lowered for this scenario, only for its shape.
+
+    Raises
+    ------
+    ScheduleError
+        The program does not fit the scenario.
+    DeadlockError
+        Some device never finishes; the error names each one's blocked instruction.
+    """
+    program.schedule.check_fits(scenario)
+    transport = program.transport
+    state = State(simpy.Environment(), program, scenario)
+    paths = Delegation(state, transport) if isinstance(transport, Delegated) else Wires(state)
+    kernels = Kernels(state)
+    durations = _durations_ms(scenario, transport)
+    devices = [
+        Device(state, d, durations, kernels, paths) for d in range(len(program.instructions))
+    ]
+    state.env.run()
+    blocked = [reason for device in devices if (reason := device.blocked())]
+    blocked = blocked or kernels.unmatched()
+    if blocked:
+        raise DeadlockError(tuple(blocked))
+    return Timeline(scenario, tuple(tuple(device.spans) for device in devices), tuple(state.comm))
+
+
+def _durations_ms(scenario: Scenario, transport: object) -> dict[str, list[list[float]]]:
+    """Operator times [kind][stage][micro-batch], with what the transport takes from compute."""
+    factor = np.ones((scenario.stages, 1))
+    if isinstance(transport, Isolated):
+        ends = {scenario.placement[s] for i in scenario.slow_links for s in (i, i + 1)}
+        slowed = [device in ends for device in scenario.placement]
+        factor[slowed] = transport.compute_slowdown
+    return {kind: (scenario.durations_ms(kind) * factor).tolist() for kind in KINDS}

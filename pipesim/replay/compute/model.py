@@ -1,0 +1,81 @@
+"""``model``: the stages of a small GPT that one device of a run trains."""
+
+from __future__ import annotations
+
+import torch
+
+from pipesim.replay.compute.gpt import GptShape
+from pipesim.replay.compute.training import Training, gradient_errors
+from pipesim.replay.compute.work import Payload
+from pipesim.replay.run.run import Run
+
+__all__ = ["Model", "activation", "offloaded"]
+
+_SHAPE = GptShape()
+_TYPE = {"cpu": torch.float64, "cuda": torch.float32}
+
+
+def activation(run: Run) -> Payload:
+    """Return what crosses any link."""
+    return Payload((_SHAPE.batch, _SHAPE.sequence, _SHAPE.width), _TYPE[run.device])
+
+
+class Model(Training):
+    """The stages of one device, whose gradients are compared with an unpipelined reference.
+
+    Parameters
+    ----------
+    run : Run
+        What is run.
+    index : int
+        The device of the plan.
+    device : torch.device
+        Where its stages are.
+    """
+
+    def __init__(self, run: Run, index: int, device: torch.device) -> None:
+        super().__init__(
+            run.scenario.stages_of[index],
+            run.scenario.stages,
+            run.scenario.microbatches,
+            _SHAPE,
+            device,
+            _TYPE[run.device],
+            run.seed,
+            offloaded(run, index),
+            record_gradients=True,
+        )
+
+    def report(self) -> dict[str, object]:
+        """Return how far gradients and losses are off, and what the host held."""
+        errors = gradient_errors(self)
+        return {
+            "gradient_errors": [error.gradient for error in errors],
+            "loss_errors": [error.loss for error in errors if error.loss is not None],
+            "losses": self.losses,
+            "host_bytes": self.host.most_held_bytes,
+            "copied_out_bytes": self.host.copied_out_bytes,
+            "copied_in_bytes": self.host.copied_in_bytes,
+        }
+
+
+def offloaded(run: Run, device: int) -> frozenset[tuple[int, int]]:
+    """Return the (stage, micro-batch) whose activations a device has no room for.
+
+    They are those of the forwards that run while it holds as many as it may.
+    """
+    limit = float(run.scenario.activation_limit[device])
+    given_back = {"B": run.scenario.released_by_b, "BW": 1.0}
+    given_back["W"] = 1 - given_back["B"]
+    held = 0.0
+    away: set[tuple[int, int]] = set()
+    for op in run.schedule.orders[device]:
+        at = (op.stage, op.microbatch)
+        if op.kind == "F":
+            if held + 1 > limit:
+                away.add(at)
+            else:
+                held += 1
+        elif at not in away:
+            held -= given_back[op.kind]
+    return frozenset(away)

@@ -1,0 +1,216 @@
+"""A replay beside its prediction.
+
+What no plan can know of a machine, the last warm-up iteration tells: what a message takes
+there and, of a model, what its operators take. Predicted are the iterations after it. What
+the engine says without that is called nominal.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from pipesim.engine import simulate
+from pipesim.replay import message_time
+from pipesim.replay.run.measured import Measured, SwitchFacts
+from pipesim.replay.run.run import Run
+from pipesim.scenario import DIRECTIONS, TIME_OF, Array, Kind, Scenario
+from pipesim.timeline import Timeline
+
+__all__ = ["Replayed"]
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A replay beside its prediction.
+
+    Parameters
+    ----------
+    measured : Measured
+        What the processes saw.
+    """
+
+    measured: Measured
+
+    @property
+    def run(self) -> Run:
+        """What was run."""
+        return self.measured.run
+
+    @cached_property
+    def scenario(self) -> Scenario:
+        """The run's; of ``model``, with operator times of the last warm-up iteration."""
+        scenario = self.run.scenario
+        if self.run.compute != "model" or self._last_warmup is None:
+            return scenario
+        taken: dict[tuple[Kind, int], list[float]] = defaultdict(list)
+        for op, span in self._last_warmup.spans.items():
+            taken[op.kind, op.stage].append(span.end_ms - span.start_ms)
+        given: dict[str, Array | None] = {TIME_OF["BW"]: None}
+        for kind in {kind for kind, _ in taken}:
+            each = [np.mean(taken[kind, stage]) for stage in range(scenario.stages)]
+            given[TIME_OF[kind]] = np.array(each)
+        return scenario.replaced(**given)
+
+    @cached_property
+    def nominal(self) -> Timeline:
+        """The engine's timeline where messages take what is stated: nothing, mostly."""
+        return simulate(self.scenario, self.run.schedule, self.run.transport)
+
+    @cached_property
+    def base_ms(self) -> float:
+        """What a message took in the last warm-up iteration beyond what was stated.
+
+        0 without one. See :func:`pipesim.replay.message_time.base_ms`.
+        """
+        return (
+            0.0 if self._last_warmup is None else message_time.base_ms(self.run, self._last_warmup)
+        )
+
+    @cached_property
+    def predicted(self) -> Timeline:
+        """The engine's timeline where messages take :attr:`base_ms` more."""
+        return message_time.predicted_with(self.run, self.nominal, self.base_ms)
+
+    @property
+    def iterations_ms(self) -> list[float]:
+        """Time of each iteration that counts."""
+        return [timeline.iteration_ms for timeline in self.measured.counted]
+
+    @property
+    def predicted_ms(self) -> float:
+        """The iteration's predicted time."""
+        return self.predicted.iteration_ms
+
+    @property
+    def measured_ms(self) -> float:
+        """The median of the iterations that count."""
+        return float(np.median(self.iterations_ms))
+
+    @property
+    def error(self) -> float:
+        """Measured against predicted, as a part of the prediction; above 0: it took longer."""
+        return self.measured_ms / self.predicted_ms - 1 if self.predicted_ms else 0.0
+
+    @property
+    def typical(self) -> Timeline:
+        """The iteration that counts whose time is nearest to the median."""
+        return min(self.measured.counted, key=lambda t: abs(t.iteration_ms - self.measured_ms))
+
+    @property
+    def median_start_error_ms(self) -> float:
+        """How far operators start from where they were predicted, the median over all."""
+        return self._start_error_ms(self.predicted)
+
+    @property
+    def nominal_start_error_ms(self) -> float:
+        """How far they start from :attr:`nominal`."""
+        return self._start_error_ms(self.nominal)
+
+    def _start_error_ms(self, predicted: Timeline) -> float:
+        starts = {op: span.start_ms - predicted.start_ms for op, span in predicted.spans.items()}
+        errors = [
+            abs(span.start_ms - timeline.start_ms - starts[op])
+            for timeline in self.measured.counted
+            for op, span in timeline.spans.items()
+        ]
+        return float(np.median(errors))
+
+    @property
+    def _last_warmup(self) -> Timeline | None:
+        return self.measured.timelines[self.run.warmup - 1] if self.run.warmup else None
+
+    @property
+    def gradient_error(self) -> float | None:
+        """Largest relative error of any gradient in any iteration; None without a model."""
+        errors = [
+            error
+            for report in self.measured.reports
+            for error in _numbers(report.get("gradient_errors"))
+        ]
+        return max(errors, default=None)
+
+    @property
+    def host_bytes(self) -> list[int] | None:
+        """Most activation bytes that each device kept on its host; None without a model."""
+        held = [report.get("host_bytes") for report in self.measured.reports]
+        return [int(size) for size in held if isinstance(size, int)] or None
+
+    @cached_property
+    def events(self) -> list[dict[str, object]]:
+        """Links that failed, and what that cost; once, though both of its ends went over."""
+        failures: dict[int, list[list[SwitchFacts]]] = defaultdict(list)
+        for switch in self.measured.switches:
+            of_link = failures[switch.message.link]
+            ends = {seen.message.direction for seen in of_link[-1]} if of_link else set()
+            if not of_link or switch.message.direction in ends:
+                of_link.append([])
+            of_link[-1].append(switch)
+        found = [failure for of_link in failures.values() for failure in of_link]
+        found.sort(key=lambda failure: (failure[0].iteration, failure[0].at_ms))
+        return [self._failed(failure) for failure in found]
+
+    def _failed(self, ends: list[SwitchFacts]) -> dict[str, object]:
+        first, warmup = ends[0], self.run.warmup
+        return {
+            "event": "failover",
+            "warmup": first.iteration < warmup,
+            "iteration": first.iteration - (0 if first.iteration < warmup else warmup),
+            "link": first.message.link,
+            "direction": DIRECTIONS[first.message.direction],
+            "message": str(first.message),
+            "rank": first.rank,
+            "at_ms": first.at_ms,
+            "waited_ms": first.waited_ms,
+            "cost_ms": self._cost_ms(first.iteration),
+        }
+
+    def _cost_ms(self, iteration: int) -> float:
+        """By how much an iteration was longer than others in which no link failed."""
+        switched = {switch.iteration for switch in self.measured.switches}
+        times = [timeline.iteration_ms for timeline in self.measured.timelines]
+        usual = [
+            time
+            for other, time in enumerate(times)
+            if other >= self.run.warmup and other not in switched
+        ]
+        return max(0.0, times[iteration] - float(np.median(usual or [self.predicted_ms])))
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the figures in JSON types; errors as parts of 1."""
+        result: dict[str, object] = {
+            "planner": self.run.schedule.planner,
+            "transport": self.run.transport.name,
+            "compute": self.run.compute,
+            "device": self.run.device,
+            "predicted_ms": self.predicted_ms,
+            "measured_ms": self.measured_ms,
+            "error": self.error,
+            "median_start_error_ms": self.median_start_error_ms,
+            "iterations_ms": self.iterations_ms,
+            "events": self.events,
+            "base_ms": self.base_ms,
+            "nominal_ms": self.nominal.iteration_ms,
+            "nominal_start_error_ms": self.nominal_start_error_ms,
+            "clocks": [clock._asdict() for clock in self.measured.clocks],
+            "delegates": 2 * sum(self.run.delegates.values()),
+        }
+        if self.gradient_error is not None:
+            result["gradient_error"] = self.gradient_error
+            last = self.run.schedule.placement[-1]
+            result["losses"] = self.measured.reports[last].get("losses")
+            result["host_bytes"] = self.host_bytes
+        return result
+
+    def timelines(self) -> Mapping[str, Timeline]:
+        """The prediction and the typical iteration, by name."""
+        name = f"{self.run.schedule.planner or 'plan'} over {self.run.transport}"
+        return {f"{name}, predicted": self.predicted, f"{name}, measured": self.typical}
+
+
+def _numbers(value: object) -> Sequence[float]:
+    return [float(v) for v in value] if isinstance(value, list) else []

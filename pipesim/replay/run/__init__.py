@@ -1,0 +1,1 @@
+"""One run: what its processes must know, how they meet and keep time, and what they report."""

@@ -1,0 +1,6 @@
+"""Questions with an answer.
+
+Which system loses what, and what to do (:mod:`.comparison`, :mod:`.advice`); which delays a
+plan absorbs (:mod:`.budgets`); what memory buys (:mod:`.pareto`); how far from the best
+possible a plan is (:mod:`.optimum`).
+"""

@@ -1,0 +1,299 @@
+"""The main job: what a slow link costs under each system, and why.
+
+A system is a planner and a transport. Its delay splits in two: *dependency*, what the same
+schedule loses when nothing blocks (ideal − ideal without delay), and *head-of-line
+blocking*, what its transport adds to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from pipesim import analysis
+from pipesim.engine import simulate
+from pipesim.errors import ScenarioError, SolverError
+from pipesim.scenario import Scenario
+from pipesim.schedule import Schedule
+from pipesim.timeline import Timeline
+from pipesim.transport import Delegated, Transport, transport
+from planners import plan
+
+if TYPE_CHECKING:
+    from milp import Result
+
+__all__ = [
+    "DEFAULT_SYSTEMS",
+    "SYSTEMS",
+    "Comparison",
+    "Row",
+    "System",
+    "compare",
+    "default_systems",
+]
+
+
+@dataclass(frozen=True)
+class System:
+    """A way to train: who plans, and how messages travel."""
+
+    name: str
+    title: str
+    planner: str
+    transport: str
+    chunks: int = 1
+
+
+SYSTEMS = {
+    system.name: system
+    for system in (
+        System("1f1b", "1F1B", "1f1b", "exchange"),
+        System("interleaved-1f1b", "Interleaved 1F1B", "interleaved-1f1b", "nccl", chunks=2),
+        System("zerobubble", "ZeroBubble", "zerobubble", "nccl"),
+        System("pipemorph-cpu", "PipeMorph-CPU", "zerobubble", "delegated"),
+        System("pipemorph", "PipeMorph", "pipemorph", "delegated"),
+    )
+}
+
+DEFAULT_SYSTEMS = ("1f1b", "zerobubble", "pipemorph-cpu", "pipemorph")
+
+
+def default_systems(scenario: Scenario) -> tuple[str, ...]:
+    """Return the systems that a scenario is compared under: those that take its placement.
+
+    Examples
+    --------
+    >>> default_systems(Scenario())
+    ('1f1b', 'zerobubble', 'pipemorph-cpu', 'pipemorph')
+    >>> default_systems(Scenario().interleaved(2))[0]
+    'interleaved-1f1b'
+    """
+    if scenario.is_plain:
+        return DEFAULT_SYSTEMS
+    interleaved = tuple(s % scenario.devices for s in range(scenario.stages))
+    fused = ("interleaved-1f1b",) if scenario.placement == interleaved else ()
+    return (*fused, *DEFAULT_SYSTEMS[1:])
+
+
+def system(name: str) -> System:
+    """Return the system of that name, or the pair that ``planner:transport`` names.
+
+    Raises
+    ------
+    ScenarioError
+        There is no such system.
+    """
+    planner, colon, over = name.partition(":")
+    if colon:
+        return System(name, name, planner, transport(over).name)
+    if name not in SYSTEMS:
+        raise ScenarioError(
+            f"unknown system {name!r}: one of {', '.join(SYSTEMS)}, or PLANNER:TRANSPORT"
+        )
+    return SYSTEMS[name]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one system makes of the scenario. Times in milliseconds.
+
+    Attributes
+    ----------
+    iteration_ms : float
+        Makespan under the system's transport, with the delays.
+    no_delay_ms : float
+        The same for the system on healthy links, planned for them.
+    dependency_ms, hol_ms : float
+        Ideal − ideal without delay; transport − ideal.
+    warmup, slackness : tuple of int
+        x_i of each stage, Δ_i of each link.
+    peak_activations, host_activations : tuple of float
+        Most activations held for each device at once, and most beyond its limit, in stages of
+        the scenario: where the system cuts them into v chunks, a chunk counts 1/v.
+    host_bytes : tuple of float
+        The latter in bytes.
+    lower_bound_ms : float
+        What no schedule of this system's placement can beat.
+    """
+
+    system: System
+    scenario: Scenario = field(repr=False)
+    schedule: Schedule = field(repr=False)
+    timeline: Timeline = field(repr=False)
+    iteration_ms: float
+    no_delay_ms: float
+    dependency_ms: float
+    hol_ms: float
+    warmup: tuple[int, ...]
+    slackness: tuple[int, ...]
+    peak_activations: tuple[float, ...]
+    host_activations: tuple[float, ...]
+    host_bytes: tuple[float, ...]
+    plan_seconds: float
+    lower_bound_ms: float
+
+    @property
+    def slowdown(self) -> float | None:
+        """Iteration time over the system's own no-delay time; None where that is nothing."""
+        return self.iteration_ms / self.no_delay_ms if self.no_delay_ms else None
+
+    @property
+    def fits(self) -> bool:
+        """Whether the activations fit: within the limits, or planned to go to the hosts."""
+        return not any(self.host_activations) or self.schedule.uses_hosts
+
+    def as_dict(self) -> dict[str, object]:
+        """The row in JSON types."""
+        return {
+            "system": self.system.name,
+            "planner": self.system.planner,
+            "transport": self.system.transport,
+            "iteration_ms": self.iteration_ms,
+            "no_delay_ms": self.no_delay_ms,
+            "slowdown": self.slowdown,
+            "dependency_ms": self.dependency_ms,
+            "hol_ms": self.hol_ms,
+            "bubble_fraction": self.timeline.bubble_fraction,
+            "stage_span_ms": self.timeline.stage_span_ms,
+            "warmup": list(self.warmup),
+            "slackness": list(self.slackness),
+            "peak_activations": list(self.peak_activations),
+            "host_activations": list(self.host_activations),
+            "host_bytes": list(self.host_bytes),
+            "fits": self.fits,
+            "lower_bound_ms": self.lower_bound_ms,
+            "plan_seconds": self.plan_seconds,
+            "title": self.system.title,
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All systems on one scenario."""
+
+    scenario: Scenario
+    lower_bound_ms: float
+    rows: tuple[Row, ...]
+
+    def __getitem__(self, name: str) -> Row:
+        """Return the row of the system called ``name``."""
+        return next(row for row in self.rows if row.system.name == name)
+
+    @property
+    def timelines(self) -> dict[str, Timeline]:
+        """Each system's timeline, by title."""
+        return {row.system.title: row.timeline for row in self.rows}
+
+    def as_dict(self) -> dict[str, object]:
+        """The comparison in JSON types."""
+        return {
+            "scenario": self.scenario.summary(),
+            "lower_bound_ms": self.lower_bound_ms,
+            "rows": [row.as_dict() for row in self.rows],
+        }
+
+
+def compare(
+    scenario: Scenario,
+    systems: Sequence[str] | None = None,
+    *,
+    delegates: int | None = None,
+    optimum_seconds: float | None = None,
+    progress: Callable[[str], None] = lambda title: None,
+) -> Comparison:
+    """Plan and simulate each system on ``scenario``.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        What to run, with its delays.
+    systems : sequence of str
+        Names out of ``SYSTEMS``, or ``planner:transport``. Default: see
+        :func:`default_systems`.
+    delegates : int, optional
+        Delegate processes for each neighbour and direction; default: always one free.
+    optimum_seconds : float, optional
+        Add a last row: the exact optimum where nothing blocks, solved for in up to this time
+        for each of the healthy and the slow scenario.
+    progress : callable
+        Called with a system's title before it is planned and simulated.
+
+    Raises
+    ------
+    ScenarioError, ScheduleError
+        A system does not exist, or cannot plan this scenario.
+
+    Examples
+    --------
+    >>> from pipesim import Scenario, compare
+    >>> result = compare(Scenario().with_delay(20, links=[0]))
+    >>> {row.system.name: row.iteration_ms for row in result.rows if row.hol_ms == 0}
+    {'pipemorph-cpu': 440.0, 'pipemorph': 410.0}
+    """
+    rows = []
+    for name in default_systems(scenario) if systems is None else systems:
+        one = system(name)
+        progress(one.title)
+        rows.append(_row(one, scenario, delegates, partial(plan, name=one.planner)))
+    if optimum_seconds is not None:
+        progress("Optimum")
+        rows.append(_optimum_row(scenario, optimum_seconds))
+    return Comparison(scenario, analysis.lower_bound_ms(scenario), tuple(rows))
+
+
+def _optimum_row(scenario: Scenario, seconds: float) -> Row:
+    from pipesim.studies.optimum import optimum  # and with it a solver
+
+    found: list[Result] = []
+
+    def solved(what: Scenario) -> Schedule:
+        found.append(optimum(what, time_limit_s=seconds))
+        if found[-1].schedule is None:
+            raise SolverError(f"no schedule was found in {seconds:g} s: {found[-1].status}")
+        return found[-1].schedule
+
+    system = System("optimum", "Optimum", "milp", "ideal")
+    row = _row(system, scenario, None, solved)
+    if any(result.status != "optimal" for result in found):
+        row = replace(row, system=replace(system, title="Best found"))
+    return replace(row, lower_bound_ms=max(row.lower_bound_ms, found[-1].bound_ms))
+
+
+def _row(
+    one: System,
+    whole: Scenario,
+    delegates: int | None,
+    planned: Callable[[Scenario], Schedule],
+) -> Row:
+    cut = one.chunks if whole.is_plain else 1
+    scenario = whole.interleaved(cut) if cut > 1 else whole
+    healthy = scenario.without_delay()
+    over: Transport = transport(one.transport)
+    if isinstance(over, Delegated):
+        over = Delegated(delegates=delegates)
+    before = planned(healthy)
+    started = perf_counter()
+    schedule = planned(scenario)
+    plan_seconds = perf_counter() - started
+    timeline = simulate(scenario, schedule, over)
+    ideal_ms = simulate(scenario, schedule, "ideal").iteration_ms
+    return Row(
+        system=one,
+        scenario=scenario,
+        schedule=schedule,
+        timeline=timeline,
+        iteration_ms=timeline.iteration_ms,
+        no_delay_ms=simulate(healthy, before, over).iteration_ms,
+        dependency_ms=ideal_ms - simulate(healthy, before, "ideal").iteration_ms,
+        hol_ms=timeline.iteration_ms - ideal_ms,
+        warmup=(warmup := analysis.warmup(schedule)),
+        slackness=analysis.slackness(warmup),
+        peak_activations=tuple((timeline.peak_activations / cut).tolist()),
+        host_activations=tuple((timeline.peak_host_activations / cut).tolist()),
+        host_bytes=tuple(timeline.peak_host_bytes.tolist()),
+        plan_seconds=plan_seconds,
+        lower_bound_ms=analysis.lower_bound_ms(scenario),
+    )

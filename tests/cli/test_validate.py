@@ -1,0 +1,83 @@
+"""``pipesim calibrate`` and ``pipesim validate``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests import ROOT
+from tests.cli.test_cli import _in_folder, error, invoke, stdout  # noqa: F401 - the fixture
+
+TRACES = ROOT / "traces"
+RUNS = str(TRACES / "measured_iterations.csv")
+CALIBRATION = ["--calibration", str(TRACES / "calibration.toml")]
+PRODUCTION = str(TRACES / "production" / "trace-ST.parquet")
+
+
+def few_runs(*lines: int) -> str:
+    header, *rows = Path(RUNS).read_text().splitlines()
+    Path("few.csv").write_text("\n".join([header, *(rows[i] for i in lines), ""]))
+    return "few.csv"
+
+
+def test_validate_prints_every_run_and_the_figures() -> None:
+    text = stdout("validate", few_runs(0, 16), *CALIBRATION, "--plot", "v.svg")
+    assert "h800     14B    1f1b    6         10    1081.3" in text
+    assert "all" in text.splitlines()[-1]
+    assert Path("v.svg").read_text().startswith("<?xml")
+
+
+def test_validate_json_is_the_contract() -> None:
+    document = json.loads(stdout("validate", few_runs(0, 3, 6, 9), *CALIBRATION, "--json"))
+    assert set(document["rows"][0]) == {
+        "testbed", "model", "system", "slow_links", "delay_ms", "measured_ms", "predicted_ms",
+        "error",
+    }  # fmt: skip
+    assert document["ranking_agreement"] == 1
+    assert abs(document["bias"]) <= document["mape"] <= 0.05
+    assert set(document["by_testbed"]) == {"h800"}
+    assert set(document["by_system"]) == {"1f1b", "zerobubble", "pipemorph-cpu", "pipemorph"}
+
+
+def test_validate_a_production_trace() -> None:
+    document = json.loads(stdout("validate", PRODUCTION, "--format", "production", "--json"))
+    assert document["steps"] == 32
+    assert document["median_abs_error"] <= 0.003
+    assert document["p90_abs_error"] <= 0.01
+    assert document["max_abs_error"] >= document["p90_abs_error"]
+    assert "median absolute error" in stdout("validate", PRODUCTION, "--format", "production")
+
+
+def test_calibrate_then_validate() -> None:
+    few = few_runs(16, 28, 24, 20, 17)
+    text = stdout("calibrate", few, "-o", "c.toml", "--no-leave-out")
+    assert "GiB/s" in text
+    assert "over 5 runs" in text
+    document = json.loads(stdout("validate", few, "--calibration", "c.toml", "--json"))
+    assert document["mape"] <= 0.1
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["validate", RUNS], "measured runs need --calibration FILE"),
+        (["validate", RUNS, *CALIBRATION, "--format", "log"], "unknown format 'log'"),
+        (["validate", PRODUCTION, "--format", "production", *CALIBRATION], "--calibration is for"),
+        (["validate", PRODUCTION, *CALIBRATION], "is not text in UTF-8"),
+        (["validate", RUNS, "--format", "production"], "measured_iterations.csv: "),
+        (["validate", RUNS, "--calibration", RUNS], "not TOML"),
+        (["calibrate", RUNS, "-o", RUNS], "would overwrite an input"),
+        (["calibrate", RUNS, "-o", "c.toml", "--timelines", "."], "there is no CSV file in it"),
+    ],
+)
+def test_wrong_input_is_one_line(args: list[str], message: str) -> None:
+    assert message in error(*args)
+
+
+def test_a_foreign_testbed_is_named() -> None:
+    few = few_runs(0)
+    Path(few).write_text(Path(few).read_text().replace("h800,", "tpu,"))
+    assert "few.csv:2: the calibration has no testbed 'tpu'" in error("validate", few, *CALIBRATION)
+    assert invoke("validate", few, *CALIBRATION).exit_code == 2

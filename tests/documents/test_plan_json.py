@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipesim.documents import plan_json
+from pipesim.documents.plan_json import load_plan, save_plan
+from pipesim.errors import FormatError, ScheduleError
+from pipesim.scenario import Scenario
+from pipesim.schedule import Op, Schedule
+from tests.formats.mutations import damaged
+from tests.strategies import cases
+
+
+def gpipe(stages: int, microbatches: int, *, planner: str = "gpipe") -> Schedule:
+    """All forwards, then all fused backwards."""
+    orders = [
+        [Op(kind, s, m) for kind in ("F", "BW") for m in range(microbatches)] for s in range(stages)
+    ]
+    return Schedule(orders, range(stages), microbatches, planner, {"delay_ms": [0.5, 20], "x": {}})
+
+
+SMALL = """\
+{
+  "format": "pipesim-plan",
+  "version": 1,
+  "planner": "gpipé",
+  "assumed": {"delay_ms": [0.5, 20], "x": {}},
+  "placement": [0, 1],
+  "microbatches": 2,
+  "orders": [
+    ["0F0", "0F1", "0BW0", "0BW1"],
+    ["1F0", "1F1", "1BW0", "1BW1"]
+  ]
+}
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "plan.json"
+
+
+def load(path: Path, content: str) -> Schedule:
+    path.write_text(content, encoding="utf-8")
+    return load_plan(path)
+
+
+def test_exact_text(path: Path) -> None:
+    schedule = gpipe(2, 2, planner="gpipé")
+    save_plan(schedule, path)
+    assert path.read_text(encoding="utf-8") == SMALL
+    assert load_plan(path) == schedule
+
+
+def test_the_documented_example(path: Path) -> None:
+    schedule = load(path, plan_json.__doc__.split("code-block:: json")[1].split("``planner``")[0])
+    save_plan(schedule, path)
+    assert json.loads(path.read_text())["orders"] == [["0F0", "0BW0"], ["1F0", "1BW0"]]
+
+
+def test_planner_and_assumed_may_be_left_out(path: Path) -> None:
+    plan = json.loads(SMALL)
+    del plan["planner"], plan["assumed"]
+    schedule = load(path, json.dumps(plan))
+    assert (schedule.planner, schedule.assumed) == ("", {})
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(cases(), st.dictionaries(st.text(), json_values, max_size=3))
+def test_round_trip(
+    tmp_path_factory: pytest.TempPathFactory,
+    case: tuple[Scenario, Schedule],
+    assumed: dict[str, object],
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "round_trip.json"
+    _, made = case
+    save_plan(made, path)
+    assert load_plan(path) == made
+    other = Schedule(made.orders, made.placement, made.microbatches, made.planner, assumed)
+    save_plan(other, path)
+    assert load_plan(path) == other
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), {1, 2}, object()])
+def test_assumptions_must_be_json(path: Path, value: object) -> None:
+    made = gpipe(1, 1)
+    with pytest.raises(ScheduleError, match="what the plan assumed is not JSON: "):
+        save_plan(Schedule(made.orders, [0], 1, "x", {"limit": value}), path)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place", "says"),
+    [
+        ('"version": 1,', '"version": 1', ":4:3", "not JSON: Expecting ',' delimiter"),
+        ('"1BW1"]\n  ]\n}\n', '"1BW1"', ":10:34", "not JSON: Expecting"),
+        (SMALL, "", ":1:1", "not JSON"),
+        (SMALL, "[]", "", "must be a table, not a list"),
+        (SMALL, "[" * 100000, "", "is nested too deeply"),
+        ('"version": 1', '"version": 1, "version": 1', "", "the key 'version' is given twice"),
+        ("0.5", "NaN", "", "NaN is not a number"),
+        ("0.5", "-Infinity", "", "-Infinity is not a number"),
+        ("0.5", "1e999", "", "1e999 is too large a number"),
+        ("0.5", "1" * 5000, "", "not JSON: Exceeds the limit"),
+        ("gpipé", "\\ud800", "", "half a character"),
+        ('"format": "pipesim-plan",', "", "", "is not a pipesim-plan file"),
+        ("pipesim-plan", "pipesim-scenario", ": format", "must be 'pipesim-plan'"),
+        ('"version": 1', '"version": 3', ": version", "reads version 1, not 3"),
+        ('"gpipé"', "null", ": planner", "must be a text, not None"),
+        ('{"delay_ms": [0.5, 20], "x": {}}', "[]", ": assumed", "must be an object"),
+        ('"microbatches": 2,', "", "", "the key microbatches is missing"),
+        ('"microbatches": 2', '"microbatches": 2.0', ": microbatches", "a whole number"),
+        ('"microbatches": 2', '"microbatches": 0', ": microbatches", "must be at least 1"),
+        ('"microbatches": 2', '"microbatch": 2', "", "the key microbatches is missing"),
+        ('"version": 1', '"version": 1, "order": 1', ": order", "did you mean orders?"),
+        ("[0, 1]", "[0, true]", ": placement[1]", "must be a whole number"),
+        ("[0, 1]", "[0, -1]", ": placement[1]", "must be a whole number"),
+        ("[0, 1]", "[]", "", "2 device orders for stages on devices []"),
+        ("[0, 1]", "[0, 99999999999]", "", "2 device orders for stages"),
+        ('"0F1"', '"0f1"', ": orders[0][1]", "'0f1' is not an operator"),
+        ('"0F1"', '"0F1 "', ": orders[0][1]", "'0F1 ' is not an operator"),
+        ('"0F1"', "1", ": orders[0][1]", "must be a text, not 1"),
+        ('"0F1"', '"0F' + "1" * 5000 + '"', ": orders[0][1]", "is not an operator"),
+        ('["1F0", "1F1", "1BW0", "1BW1"]', '"1F0"', ": orders[1]", "must be a list"),
+        ('"0F1", ', "", "", "0F1 is missing from device 0"),
+        ('"0F1"', '"0F1", "0F1"', "", "0F1 is scheduled 2 times"),
+        ('"0F1"', '"1F1"', "", "1F1 on device 0: stage 1 is on device 1"),
+        ('"0F1"', '"0F2"', "", "0F2 on device 0: there are 2 stages and 2 micro-batches"),
+        ('"0F0", "0F1", "0BW0"', '"0BW0", "0F0", "0F1"', "", "cannot make progress"),
+    ],
+)
+def test_errors_name_file_and_place(path: Path, old: str, new: str, place: str, says: str) -> None:
+    assert old in SMALL
+    wanted = re.escape(f"{path}{place}: ") + ".*" + re.escape(says)
+    with pytest.raises(FormatError, match=wanted) as error:
+        load(path, SMALL.replace(old, new, 1))
+    assert "\n" not in str(error.value)
+
+
+def test_fuzz(path: Path) -> None:
+    errors = 0
+    for content in damaged(SMALL.encode(), 3000):
+        path.write_bytes(content)
+        try:
+            assert isinstance(load_plan(path), Schedule)
+        except FormatError as error:
+            assert str(error).startswith(str(path))  # noqa: PT017
+            errors += 1
+    assert errors > 1500

@@ -1,0 +1,232 @@
+"""Which path a message takes, and what a process believes of its links."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pipesim.errors import ReplayError
+from pipesim.program import Message
+from pipesim.replay.compute.kinds import payload
+from pipesim.replay.device.delegation import Delegation
+from pipesim.replay.device.direct import Direct
+from pipesim.replay.device.failover import Failover, Link, Switch, Transfer
+from pipesim.replay.prepare import prepare, replay
+from pipesim.replay.run.run import LinkFault, Run
+from pipesim.scenario import Scenario
+from pipesim.schedule import Op
+from planners import plan
+from tests.replay.replays import waited_for
+
+QUICK = Scenario(stages=3, microbatches=6, forward_ms=2, backward_ms=2, weight_ms=2)
+ORDER = plan(QUICK, "zerobubble")
+
+
+class SlowWork:
+    """A transfer that ends when it is told to."""
+
+    def __init__(self) -> None:
+        self._ended = threading.Event()
+        self._error: Exception | None = None
+
+    def end(self, error: Exception | None = None) -> None:
+        self._error = error
+        self._ended.set()
+
+    def wait(self) -> None:
+        assert self._ended.wait(10)
+        if self._error:
+            raise self._error
+
+
+class Wires:
+    """Stands in for direct transfers and for delegates, and notes what they are given."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.works: dict[Message, SlowWork] = {}
+        self.rooms: dict[Message, Tensor] = {}
+        self.dispatched: list[Message] = []
+        self.old: set[Message] = set()
+
+    def begin(self, iteration: int) -> None:
+        self.works, self.dispatched = {}, []
+
+    def payload(self, link: int) -> Any:
+        return payload(self.run, link)
+
+    def room(self, message: Message) -> Tensor:
+        return self.rooms.setdefault(message, torch.zeros(1, dtype=torch.int64))
+
+    def receiver(self, message: Message) -> int:
+        return self.run.route(message).receiver
+
+    def sender(self, message: Message) -> int:
+        return self.run.route(message).sender
+
+    def send(self, message: Message, tensor: Tensor) -> dist.Work:
+        return cast(dist.Work, self.works.setdefault(message, SlowWork()))
+
+    receive = send
+
+    def slot(self, message: Message) -> Tensor:
+        return torch.zeros(8, dtype=torch.uint8)
+
+    def dispatch(self, message: Message, at_ns: int) -> None:
+        self.dispatched.append(message)
+
+    def is_old(self, message: Message) -> bool:
+        return message in self.old
+
+    def fetch(self, message: Message) -> Tensor:
+        return torch.full((1,), 7, dtype=torch.int64).view(torch.uint8)
+
+
+CONTENT = torch.ones(1, dtype=torch.int64)
+
+
+class Middle:
+    """Device 1 of three: receives from and sends to device 0 over link 0."""
+
+    def __init__(self, fault: LinkFault | None = None) -> None:
+        run = prepare(QUICK, ORDER, "nccl", failover=True, fault=fault, warmup=0)
+        run = Run(**{n: getattr(run, n) for n in run.__dataclass_fields__} | {"failover_ms": 50.0})
+        self.run = run
+        self.wires = Wires(run)
+        self.path = Failover(run, cast(Direct, self.wires), cast(Delegation, self.wires))
+        self.path.begin(0)
+
+    def message(self, producer: str) -> Message:
+        op = Op(producer[1:-1], int(producer[0]), int(producer[-1]))
+        return next(message for message in self.run.messages if message.producer == op)
+
+    def sends(self, producer: str) -> Callable[[], object]:
+        return self.path.start({self.message(producer): CONTENT}, ())
+
+    def receives(self, producer: str) -> Callable[[], dict[Message, Tensor]]:
+        return self.path.start({}, (self.message(producer),))
+
+
+def test_a_send_that_ends_in_time_goes_directly() -> None:
+    middle = Middle()
+    finish = middle.sends("1B0")
+    middle.wires.works[middle.message("1B0")].end()
+    finish()
+    assert middle.wires.dispatched == []
+    assert middle.path.switches == []
+    assert middle.path.is_direct(0)
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_send_that_raises_or_does_not_end_goes_through_delegates(gone: bool) -> None:
+    middle = Middle()
+    first, second = middle.message("1B0"), middle.message("1B1")
+    finish = middle.sends("1B0")
+    if gone:
+        middle.wires.works[first].end(ReplayError("gone"))
+    finish()
+    middle.sends("1B1")()
+    assert middle.wires.dispatched == [first, second]
+    assert second not in middle.wires.works
+    (switch,) = middle.path.switches
+    assert (switch.iteration, switch.message) == (0, first)
+    assert switch.waited_ns >= (0 if gone else 50e6)
+    assert not middle.path.is_direct(0)
+    assert middle.path.is_direct(1)
+
+
+def test_a_late_send_is_no_failure() -> None:
+    middle = Middle()
+    middle.sends("1B0")()
+    assert middle.path.switches
+    middle.wires.works[middle.message("1B0")].end()
+    waited_for(lambda: middle.path.is_direct(0), "the link to be used again")
+    assert middle.path.switches == []
+
+
+@pytest.mark.parametrize("how", ["raise", "stop"])
+def test_an_injected_fault_breaks_a_link_for_good(how: Any) -> None:
+    middle = Middle(LinkFault(0, Op("B", 1, 0), how))
+    middle.sends("1B0")()
+    middle.path.begin(1)
+    middle.sends("1B0")()
+    assert middle.wires.works == {}
+    assert [switch.iteration for switch in middle.path.switches] == [0]
+
+
+def test_what_a_delegate_brings_first_counts_and_gives_the_link_up() -> None:
+    middle = Middle()
+    message = middle.message("0F0")
+    finish = middle.receives("0F0")
+    middle.path.land(message)
+    assert finish()[message].item() == 7
+    waited_for(lambda: not middle.path.is_direct(0), "the link to be given up")
+    assert middle.path.switches == []  # nothing was sent by now
+    middle.sends("1B0")()
+    middle.receives("0F1")
+    assert list(middle.wires.works) == [message]
+    (switch,) = middle.path.switches
+    assert switch.message == middle.message("1B0")
+
+
+def test_what_comes_directly_after_all_brings_the_link_back() -> None:
+    middle = Middle()
+    message = middle.message("0F0")
+    finish = middle.receives("0F0")
+    middle.path.land(message)
+    waited_for(lambda: not middle.path.is_direct(0), "the link to be given up")
+    middle.wires.works[message].end()
+    waited_for(lambda: middle.path.is_direct(0), "the link to be used again")
+    assert finish()[message].item() == 7
+    middle.receives("0F1")
+    assert middle.message("0F1") in middle.wires.works
+
+
+def test_a_copy_of_an_earlier_iteration_is_dropped() -> None:
+    middle = Middle()
+    message = middle.message("0F0")
+    finish = middle.receives("0F0")
+    middle.wires.old.add(message)
+    middle.path.land(message)
+    middle.wires.works[message].end()
+    assert finish()[message].item() == 0  # the room, not the copy's 7
+    assert middle.path.is_direct(0)
+
+
+def test_a_link_is_back_once_all_that_was_lost_is_found() -> None:
+    link = Link()
+    lost = [Transfer(0, Message(Op("F", 0, i), Op("F", 1, i))) for i in range(2)]
+    for transfer in lost:
+        link.lose(transfer)
+    switch = Switch(0, lost[0].message, 5, 1)
+    link.go_over(switch)
+    link.go_over(Switch(0, lost[1].message, 6, 1))
+    link.find(lost[0])
+    assert link.switch == switch
+    link.find(lost[1])
+    assert link.is_direct
+    assert link.switch is None
+    link.go_over(switch)
+    assert link.switch is None  # what was found before it was noted
+
+
+@pytest.mark.parametrize("how", ["raise", "stop"])
+@pytest.mark.parametrize("over", ["nccl", "exchange"])
+def test_a_run_outlives_the_time_to_wait_for_what_was_given_up(over: str, how: Any) -> None:
+    fault = LinkFault(0, Op("F", 0, 2), how)
+    seen = replay(QUICK, ORDER, over, fault=fault, iterations=40, timeout_s=0.7)
+    assert sum(seen.iterations_ms) > 2 * 1e3 * seen.run.timeout_s
+    (event,) = seen.events
+    assert (event["link"], event["iteration"], event["warmup"]) == (0, 0, False)
+
+
+def test_one_message_needs_one_delegate() -> None:
+    scenario = Scenario(stages=2, microbatches=1)
+    run = prepare(scenario, plan(scenario, "1f1b"), "nccl", failover=True)
+    assert set(run.delegates.values()) == {1}

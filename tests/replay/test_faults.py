@@ -1,0 +1,394 @@
+"""What is left of a replay that ends early: nothing but one line that says why."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pipesim.cli.app import app
+from pipesim.errors import ReplayError
+from pipesim.replay import launcher
+from pipesim.replay.prepare import prepare
+from pipesim.replay.run.guard import is_silence
+from pipesim.replay.run.rendezvous import listen
+from pipesim.scenario import Scenario
+from planners import plan
+from tests.replay.replays import (
+    PATIENCE_S,
+    PROMPT_S,
+    Background,
+    listening,
+    replaying,
+    waited_for,
+)
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+
+SHORT = ["--stages", "3", "--planner", "1f1b", "--warmup", "0"]
+SHORT += ["--forward", "1ms", "--backward", "1ms", "--weight", "1ms"]
+# An iteration of half a minute: whatever happens, happens in its midst.
+LONG = ["--stages", "3", "--planner", "1f1b", "--warmup", "0", "--microbatches", "500"]
+LONG += ["--forward", "20ms", "--backward", "20ms", "--weight", "20ms"]
+TRANSPORTS = ["delegated", "nccl"]
+TIMEOUT_S = 2.0
+INSTRUCTION = r"iteration 0, (\d(F|BW)\d+|\[(send|receive|exchange) .*\])"
+INTERRUPTED = f"interrupted at rank 0, {INSTRUCTION}"
+
+
+def shared() -> set[str]:
+    return {path.name for path in Path("/dev/shm").iterdir()}
+
+
+@pytest.fixture(autouse=True)
+def _no_shared_memory_is_left() -> Iterator[None]:
+    before = shared()
+    yield
+    waited_for(lambda: shared() <= before, "shared memory to go")
+
+
+def started(place: Path, transport: str, *options: str, **more: object) -> Background:
+    """A replay in the midst of its first iteration."""
+    timeout = ["--transport", transport, "--timeout", f"{TIMEOUT_S:g}s"]
+    return replaying(place, *LONG, *timeout, *options, **more)
+
+
+def check_end(run: Background, says: str, within_s: float = PROMPT_S) -> None:
+    """All has ended, in time, with code 2 and one line."""
+    took = run.ended()
+    assert re.fullmatch(says, run.complaint), run.complaint
+    assert run.process.returncode == 2
+    assert run.output == ""
+    assert run.leftovers == []
+    assert took < within_s
+
+
+# -- killed ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_killed_worker(tmp_path: Path, transport: str) -> None:
+    with started(tmp_path, transport) as run:
+        os.kill(run.running().workers()[1], signal.SIGKILL)
+        check_end(run, f"rank 1, {INSTRUCTION}: was killed by SIGKILL")
+
+
+def test_a_killed_delegate(tmp_path: Path) -> None:
+    with started(tmp_path, "delegated") as run:
+        os.kill(run.running().delegates()[2][0], signal.SIGKILL)
+        check_end(
+            run, rf"rank 2, {INSTRUCTION}: delegate \d of (2→1 up|1→2 down) was killed by SIGKILL"
+        )
+
+
+def test_a_killed_launcher(tmp_path: Path) -> None:
+    with started(tmp_path, "delegated") as run:
+        assert len(run.running().delegates()) == 3
+        run.process.kill()
+        assert run.ended() < PROMPT_S
+        assert run.said == ""
+        assert run.leftovers == []  # the workers cleared up
+
+
+def test_a_launcher_killed_while_workers_start(tmp_path: Path) -> None:
+    with started(tmp_path, "delegated") as run:
+        waited_for(run.workers, "a worker")
+        run.process.kill()
+        assert run.ended() < PROMPT_S
+        assert run.said == ""
+
+
+def test_a_launcher_killed_with_a_stopped_worker(tmp_path: Path) -> None:
+    with started(tmp_path, "delegated") as run:
+        os.kill(run.running().workers()[1], signal.SIGSTOP)
+        run.process.kill()
+        assert run.ended() < PROMPT_S
+        assert run.said == ""
+        assert run.leftovers == []
+
+
+# -- silent ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_worker_that_never_answers(tmp_path: Path, transport: str) -> None:
+    waits = r"nothing happened for 2\.\d+ s; waiting for 1\w+→[02]\w+ of rank 1"
+    lacks = r"rank 1 does not answer for (1\w+→[02]\w+|[02]\w+→1\w+)"
+    with started(tmp_path, transport) as run:
+        os.kill(run.running().workers()[1], signal.SIGSTOP)
+        check_end(run, f"rank [02], {INSTRUCTION}: ({waits}|{lacks})", TIMEOUT_S + PROMPT_S)
+
+
+@pytest.mark.parametrize("silent", [0, 1])
+def test_a_worker_that_all_others_wait_for(tmp_path: Path, silent: int) -> None:
+    others = {0, 1, 2} - {silent}
+    takes = ",".join("500ms" if rank == silent else "1ms" for rank in range(3))
+    options = ["--stages", "3", "--planner", "zerobubble", "--microbatches", "1"]
+    options += ["--forward", "1ms", "--backward", "1ms", "--weight", takes, "--warmup", "0"]
+    options += ["--iterations", "1000", "--timeout", "1s", "--transport", "nccl"]
+    with replaying(tmp_path, *options) as run:
+        process = run.running([silent]).workers()[silent]
+
+        def ahead() -> bool:
+            ended = all(run.status(rank).startswith("after") for rank in others)
+            return ended and bool(re.search(rf", {silent}W", run.status(silent)))
+
+        waited_for(ahead, "others to have ended the iteration")
+        os.kill(process, signal.SIGSTOP)
+        says = rf"rank \d, after iteration \d+: rank {silent} does not answer"
+        check_end(run, says, 2 * (TIMEOUT_S + PROMPT_S))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "[/…/unbound_buffer.cc:129] Timed out waiting 2080ms for send operation to complete",
+        "wait timeout after 60000ms, keys: /default_pg/0//cpu//0/rank_1",
+        "Gloo connectFullMesh failed with [/…/tcp/pair.h:311] Connect timeout [none]",
+        "The client socket has timed out after 60000ms while trying to connect to (::1, 1).",
+    ],
+)
+def test_words_of_others_for_a_silent_rank(words: str) -> None:
+    assert is_silence(RuntimeError(words))
+    assert not is_silence(ReplayError("the launch timed out and was terminated"))
+
+
+def test_a_delegate_that_never_answers(tmp_path: Path) -> None:
+    waits = r"nothing happened for 2\.\d+ s; waiting for \w+→\w+ of rank \d"
+    with started(tmp_path, "delegated") as run:
+        for delegate in run.running().delegates()[1]:
+            os.kill(delegate, signal.SIGSTOP)
+        check_end(run, rf"rank \d, {INSTRUCTION}: {waits}", TIMEOUT_S + PROMPT_S)
+
+
+# -- interrupted -------------------------------------------------------------------------
+
+
+def test_an_interrupted_launcher(tmp_path: Path) -> None:
+    with started(tmp_path, "delegated") as run:
+        run.running().process.send_signal(signal.SIGINT)
+        check_end(run, INTERRUPTED)
+
+
+def test_ctrl_c_on_a_terminal(tmp_path: Path) -> None:
+    with started(tmp_path, "delegated") as run:
+        os.killpg(run.running().process.pid, signal.SIGINT)
+        check_end(run, INTERRUPTED)
+
+
+def test_an_impatient_ctrl_c(tmp_path: Path) -> None:
+    with started(tmp_path, "delegated") as run:
+        run.running()
+        for _ in range(3):
+            os.killpg(run.process.pid, signal.SIGINT)
+        assert run.ended() < PROMPT_S
+        assert re.fullmatch(f"interrupted|{INTERRUPTED}", run.complaint)
+        assert run.process.returncode == 2
+        assert run.leftovers == []
+
+
+def test_interrupted_with_a_stopped_delegate(tmp_path: Path) -> None:
+    with started(tmp_path, "delegated") as run:
+        os.kill(run.running().delegates()[1][0], signal.SIGSTOP)
+        run.process.send_signal(signal.SIGTERM)
+        check_end(run, INTERRUPTED)
+
+
+# -- refused -----------------------------------------------------------------------------
+
+
+def test_a_port_in_use(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with started(tmp_path, "nccl", "--port", str(port)) as run:
+            check_end(run, f"cannot listen on 127.0.0.1:{port}: Address already in use", PATIENCE_S)
+
+
+SCENARIO = """\
+format = "pipesim-scenario"
+version = 1
+[pipeline]
+stages = 3
+microbatches = 4
+[operators]
+forward_ms = 1.0
+backward_ms = 1.0
+weight_ms = 1.0
+[links]
+message_bytes = {}
+"""
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("size", [1e10, 1e15])
+def test_messages_larger_than_the_memory(tmp_path: Path, transport: str, size: float) -> None:
+    file = tmp_path / "scenario.toml"
+    file.write_text(SCENARIO.format(size))
+    options = ["--scenario", str(file), "--planner", "1f1b", "--warmup", "0"]
+    says = r"3 workers would need [\d,.]+ GiB of memory and an iteration's messages [\d,.]+ GiB, .*"
+    with replaying(tmp_path, *options, "--transport", transport) as run:
+        check_end(run, says, PATIENCE_S)
+
+
+def test_more_workers_than_the_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = Scenario(stages=3, microbatches=1)
+    run = prepare(scenario, plan(scenario, "1f1b"), "nccl")
+    monkeypatch.setattr(launcher, "_WORKER_BYTES", 2**50)
+    with pytest.raises(ReplayError, match=r"3 workers would need 3,145,728\.0 GiB of memory"):
+        launcher.launch(run)
+
+
+def test_no_space_in_shared_memory(tmp_path: Path) -> None:
+    file = tmp_path / "scenario.toml"
+    file.write_text(SCENARIO.format(2**20))
+    limit = 2**20
+
+    def small_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    options = ["--scenario", str(file), "--planner", "1f1b", "--transport", "delegated"]
+    with replaying(tmp_path, *options, prepare=small_files) as run:
+        check_end(
+            run, r"rank \d, starting: no shared memory for \d+ MiB: File too large", PATIENCE_S
+        )
+
+
+def test_a_plan_for_another_scenario_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a process was started")
+
+    plan = tmp_path / "plan.json"
+    made = CliRunner().invoke(app, ["plan", "--stages", "3", "--output", str(plan)])
+    assert made.exit_code == 0, made.output
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    monkeypatch.setattr(os, "fork", refuse)
+    options = ["--stages", "4", "--transport", "nccl"]
+    result = CliRunner().invoke(app, ["replay", str(plan), *options], prog_name="pipesim")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert re.fullmatch("error: the plan .*\n", result.stderr)
+
+
+WITHOUT_TORCH = """\
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Missing())
+from pipesim.cli import main
+main()
+"""
+
+
+def test_without_torch(tmp_path: Path) -> None:
+    with Background(
+        tmp_path, sys.executable, "-c", WITHOUT_TORCH, "replay", *SHORT, "--transport", "nccl"
+    ) as run:
+        check_end(run, r"a replay needs torch: pip install 'pipesim\[replay\]'", PATIENCE_S)
+
+
+ALONE = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+
+
+@pytest.mark.parametrize("env", [{"RANK": None}, {"RANK": "first"}, {"MASTER_ADDR": None}])
+def test_a_worker_needs_a_launcher(tmp_path: Path, env: dict[str, str | None]) -> None:
+    command = [sys.executable, "-m", "pipesim.replay.worker", "run.json", "-o", "result.json"]
+    with Background(tmp_path, *command, env={**ALONE, **env}) as run:
+        check_end(run, "a worker is started by pipesim replay, or by torchrun", PATIENCE_S)
+
+
+def test_a_damaged_run_is_refused_by_a_worker(tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    made = replaying(tmp_path, *SHORT, "--transport", "nccl", "--prepare", str(file))
+    with made:
+        made.ended()
+        assert made.process.returncode == 0, made.said
+    file.write_bytes(file.read_bytes()[:-20])
+    command = [sys.executable, "-m", "pipesim.replay.worker", str(file), "-o", "result.json"]
+    with Background(tmp_path, *command, env=ALONE) as run:
+        check_end(run, rf"rank 1, starting: {re.escape(str(file))}:1:\d+: not JSON: .*", PATIENCE_S)
+
+
+def test_a_worker_that_cannot_say_why_ends_all_the_same(tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing.json")
+    command = [sys.executable, "-m", "pipesim.replay.worker", missing, "-o", "result.json"]
+    nowhere = str(tmp_path / "nowhere" / "error.json")
+    env = ALONE | {"TORCHELASTIC_ERROR_FILE": nowhere}
+    reading, writing = os.pipe()
+    os.close(reading)
+    with Background(tmp_path, *command, env=env, stderr=writing) as run:
+        os.close(writing)
+        run.ended()
+        assert run.process.returncode == 2
+
+
+# -- alone -------------------------------------------------------------------------------
+
+
+def test_runs_do_not_disturb_each_other_and_use_the_loopback_address_only(tmp_path: Path) -> None:
+    options = [*SHORT, "--microbatches", "30", "--iterations", "40", "--quiet"]
+    outside = {"RANK": "7", "WORLD_SIZE": "9", "MASTER_ADDR": "192.0.2.1", "MASTER_PORT": "1"}
+    outside |= {"GLOO_SOCKET_IFNAME": "nowhere0", "TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
+    with (
+        started(tmp_path / "one", "delegated").running() as one,
+        replaying(tmp_path / "two", *options, "--transport", "delegated", env=outside) as two,
+    ):
+        for run in one, two.running():
+            pids = run.pids()
+            assert len(pids) > 1 + 3 + 4
+            assert set(listening(pids)) == {"tcp 0100007F"}
+        os.kill(one.workers()[0], signal.SIGKILL)
+        check_end(one, f"rank 0, {INSTRUCTION}: was killed by SIGKILL")
+        two.ended()
+        assert two.said == ""
+        assert two.process.returncode == 0
+        assert "median" in two.output
+        assert two.leftovers == []
+
+
+UNPICKLE_NOTHING = """\
+import os, sys
+if "TORCHELASTIC_RUN_ID" in os.environ:
+    import pickle
+    class Refuses(pickle.Unpickler):
+        def __init__(self, *arguments, **options):
+            raise AssertionError("unpickles")
+    def refuse(*arguments, **options):
+        raise AssertionError("unpickles")
+    pickle.Unpickler = pickle._Unpickler = Refuses
+    pickle.load = pickle.loads = pickle._load = pickle._loads = refuse
+    with open(os.environ["UNPICKLE_NOTHING"], "a") as file:
+        file.write("in force\\n")
+"""
+
+
+def test_workers_unpickle_nothing(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(UNPICKLE_NOTHING)
+    proof = tmp_path / "proof"
+    env = {"PYTHONPATH": str(tmp_path), "UNPICKLE_NOTHING": str(proof)}
+    options = ["--microbatches", "4", "--iterations", "2", "--failover", "--quiet"]
+    with replaying(tmp_path, *SHORT, *options, "--transport", "nccl", env=env) as run:
+        run.ended()
+        assert run.said == ""
+        assert run.process.returncode == 0
+        assert proof.read_text() == 3 * "in force\n"
+
+
+def test_a_port_may_be_used_again(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)):
+            server.accept()[0].close()  # first: so this end of the connection lingers
+    with listen("127.0.0.1", port), pytest.raises(ReplayError, match="Address already in use"):
+        listen("127.0.0.1", port)

@@ -1,0 +1,173 @@
+"""Whatever the planner and the transport: processes train the model as one process would."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from pipesim.program import Compute, Group
+from pipesim.replay.prepare import prepare
+from pipesim.replay.report import Replayed
+from pipesim.replay.run.measured import load_result
+from pipesim.replay.run.run import LinkFault, Run
+from pipesim.replay.run.run_json import save_run
+from pipesim.scenario import Scenario
+from pipesim.schedule import Op
+from pipesim.transport import Delegated, Nccl, Transport
+from planners import names, plan
+
+STEPS = 3
+TRANSPORTS = ("nccl", "exchange", "delegated")
+SLOW = Scenario(microbatches=8, forward_ms=1, backward_ms=1, weight_ms=1).with_delay(2, links=[0])
+
+
+def scenario(planner: str) -> Scenario:
+    return SLOW.interleaved(2) if planner.startswith("interleaved") else SLOW
+
+
+def model(what: Scenario, planner: str, over: str | Transport, **options: object) -> Run:
+    return prepare(what, plan(what, planner), over, compute="model", iterations=STEPS,
+                   warmup=0, **options)  # type: ignore[arg-type]  # fmt: skip
+
+
+def v_shaped() -> Scenario:
+    return Scenario(
+        stages=8, microbatches=6, placement=Scenario.place("v", 4, 2), forward_ms=1,
+        backward_ms=1, weight_ms=1,
+    ).with_delay(2, links=[1])  # fmt: skip
+
+
+def scarce() -> Scenario:
+    return Scenario(
+        microbatches=8, forward_ms=1, backward_ms=1, weight_ms=1, activation_limit=3
+    ).with_delay(4, links=[0])
+
+
+RUNS: Mapping[str, Run] = {
+    f"{planner} {over}": model(scenario(planner), planner, over)
+    for planner in names()
+    for over in TRANSPORTS
+} | {
+    f"v {over}": model(v_shaped(), "zerobubble", over) for over in TRANSPORTS
+} | {
+    "one stream a peer": model(SLOW, "zerobubble", Nccl(p2p_streams="peer")),
+    "one kernel a message": model(SLOW, "zerobubble", Nccl(fused=False)),
+    "delegates on slow links": model(SLOW, "pipemorph", Delegated(only_slow=True)),
+    "one delegate": model(SLOW, "zerobubble", Delegated(delegates=1)),
+    "offloaded": model(scarce(), "pipemorph", "delegated"),
+    "fails down": model(SLOW, "zerobubble", "nccl", fault=LinkFault(1, Op("F", 1, 3))),
+    "fails up": model(SLOW, "zerobubble", "nccl", fault=LinkFault(1, Op("B", 1, 2))),
+    "stops": model(SLOW, "1f1b", "exchange", fault=LinkFault(1, Op("F", 0, 5), "stop")),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def replayed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Replayed]:
+    folders = {name: tmp_path_factory.mktemp("run") for name in RUNS}
+    for name, folder in folders.items():
+        save_run(RUNS[name], folder / "run.json")
+    script = Path(__file__).with_name("replay_ranks.py")
+    done = subprocess.run(
+        [sys.executable, str(script), *map(str, folders.values())],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return {name: Replayed(load_result(folder / "result.json")) for name, folder in folders.items()}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_gradients_are_those_of_the_unpipelined_model(
+    replayed: Mapping[str, Replayed], name: str
+) -> None:
+    for report in replayed[name].measured.reports:
+        errors = report["gradient_errors"]
+        assert isinstance(errors, list)
+        assert len(errors) == STEPS
+        assert max(errors) <= 1e-9
+    losses = replayed[name].measured.reports[RUNS[name].schedule.placement[-1]]["loss_errors"]
+    assert isinstance(losses, list)
+    assert max(losses) <= 1e-9
+
+
+def test_a_run_is_the_plan(replayed: Mapping[str, Replayed]) -> None:
+    for name, replay in replayed.items():
+        for timeline in replay.measured.timelines:
+            for device, order in enumerate(RUNS[name].schedule.orders):
+                assert [span.op for span in timeline.compute[device]] == list(order)
+            for op, span in timeline.spans.items():
+                for need in RUNS[name].schedule.needs(op):
+                    assert timeline.spans[need].end_ms <= span.start_ms + 0.1
+
+
+@pytest.mark.parametrize("name", ["zerobubble nccl", "pipemorph nccl", "1f1b exchange"])
+def test_kernels_start_in_program_order_and_share_their_stream(
+    replayed: Mapping[str, Replayed], name: str
+) -> None:
+    """Rules 1 and 2 of the launch queue."""
+    program = RUNS[name].program
+    for timeline in replayed[name].measured.timelines:
+        for device, instructions in enumerate(program.instructions):
+            kernels = {
+                span.message: span for span in timeline.comm
+                if span.path == "kernel" and span.device == device
+            }  # fmt: skip
+            starts: list[float] = []
+            groups: list[tuple[float, float]] = []
+            for instruction in instructions:
+                if isinstance(instruction, Compute):
+                    starts.append(timeline.spans[instruction.op].start_ms)
+                elif isinstance(instruction, Group):
+                    own = kernels[(*instruction.sends, *instruction.receives)[0]]
+                    starts.append(own.start_ms)
+                    groups.append((own.start_ms, own.end_ms))
+            assert starts == sorted(starts)
+            assert all(end <= start for (_, end), (start, _) in pairwise(groups))
+
+
+def test_every_message_arrives_once_and_in_time(replayed: Mapping[str, Replayed]) -> None:
+    for name in ("zerobubble delegated", "interleaved-1f1b delegated", "pipemorph nccl"):
+        last = "copy-in" if name.endswith("delegated") else "kernel"
+        for timeline in replayed[name].measured.timelines:
+            placement = timeline.scenario.placement
+            arrivals = [
+                span for span in timeline.comm
+                if span.path == last and span.device == placement[span.message.consumer.stage]
+            ]  # fmt: skip
+            assert sorted(span.message for span in arrivals) == list(RUNS[name].messages)
+            for span in arrivals:
+                assert span.end_ms <= timeline.spans[span.message.consumer].start_ms + 0.1
+                assert span.end_ms >= timeline.spans[span.message.producer].end_ms
+
+
+def test_a_failed_link_goes_over_to_delegates(replayed: Mapping[str, Replayed]) -> None:
+    for name, link, iteration in (("fails down", 1, 1), ("fails up", 0, 1), ("stops", 0, 1)):
+        events = replayed[name].events
+        assert events
+        assert {event["link"] for event in events} == {link}
+        first = events[0]
+        assert first["iteration"] == iteration
+        fault = RUNS[name].fault
+        assert fault is not None
+        assert str(first["message"]).startswith(str(fault.producer))
+        after = replayed[name].measured.timelines[iteration + 1]
+        detours = {span.message.link for span in after.comm if span.path == "delegate"}
+        assert detours == {link}
+    assert not replayed["zerobubble nccl"].events
+
+
+def test_activations_over_the_limit_live_on_the_host(replayed: Mapping[str, Replayed]) -> None:
+    held = replayed["offloaded"].host_bytes
+    assert held is not None
+    peak = replayed["offloaded"].predicted.peak_host_activations
+    assert [size > 0 for size in held] == [count > 0 for count in peak]
+    assert any(held)
+    report = replayed["offloaded"].measured.reports[0]
+    assert report["copied_out_bytes"] == report["copied_in_bytes"]
+    assert not any(replayed["zerobubble delegated"].host_bytes or ())

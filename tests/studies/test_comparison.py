@@ -1,0 +1,98 @@
+"""The main job's figures, and how its parts add up."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+
+from pipesim import Scenario, compare
+from pipesim.errors import ScenarioError, ScheduleError
+from pipesim.studies.comparison import SYSTEMS
+from tests.strategies import scenarios
+
+EXAMPLE = Scenario()
+CONTRACT = """
+system planner transport iteration_ms no_delay_ms slowdown dependency_ms hol_ms bubble_fraction
+stage_span_ms warmup slackness peak_activations plan_seconds
+"""
+
+
+@pytest.mark.parametrize(
+    ("delay", "cpu", "replanned", "expected_warmup"),
+    [(10, 400, 400, (7, 5, 3, 1)), (20, 440, 410, (8, 5, 3, 1))],
+)
+def test_worked_example(
+    delay: float, cpu: float, replanned: float, expected_warmup: tuple[int, ...]
+) -> None:
+    result = compare(EXAMPLE.with_delay(delay, [0]))
+    assert [row.system.name for row in result.rows] == [
+        "1f1b", "zerobubble", "pipemorph-cpu", "pipemorph",
+    ]  # fmt: skip
+    assert result["zerobubble"].no_delay_ms == 390
+    assert result["pipemorph-cpu"].iteration_ms == cpu
+    assert result["pipemorph"].iteration_ms == replanned == result.lower_bound_ms
+    assert result["pipemorph"].warmup == expected_warmup
+    blocked = result["zerobubble"].iteration_ms - result["pipemorph-cpu"].iteration_ms
+    assert blocked == result["zerobubble"].hol_ms > 0
+
+
+@settings(max_examples=40)
+@given(scenarios())
+def test_the_parts_of_a_delay_add_up(scenario: Scenario) -> None:
+    if not scenario.is_plain:
+        return
+    for row in compare(scenario).rows:
+        assert row.hol_ms >= -1e-9
+        assert row.iteration_ms >= row.lower_bound_ms * (1 - 1e-9)
+        if row.system.transport == "delegated":
+            assert row.hol_ms == pytest.approx(0, abs=1e-6)
+            assert row.iteration_ms == pytest.approx(row.no_delay_ms + row.dependency_ms)
+
+
+def test_interleaved_counts_activations_of_whole_stages() -> None:
+    row = compare(EXAMPLE, ["interleaved-1f1b"]).rows[0]
+    assert row.iteration_ms == 405
+    assert row.peak_activations[0] == 5.5
+    assert len(row.warmup) == 8
+
+
+def test_any_planner_over_any_transport_is_a_system() -> None:
+    row = compare(EXAMPLE, ["zb-h1:ideal"]).rows[0]
+    assert (row.system.planner, row.system.transport, row.iteration_ms) == ("zb-h1", "ideal", 390)
+
+
+def test_fewer_delegates_than_messages_in_flight_make_a_queue() -> None:
+    slow = EXAMPLE.with_delay(60, [0])
+    one, many = (compare(slow, ["pipemorph"], delegates=k).rows[0] for k in (1, None))
+    assert one.iteration_ms > many.iteration_ms
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("2f2b", ScenarioError, "unknown system '2f2b': one of 1f1b, interleaved-1f1b"),
+        ("1f1b:udp", ScenarioError, "unknown transport 'udp'"),
+        ("nobody:nccl", ScheduleError, "unknown planner 'nobody'"),
+    ],
+)
+def test_unknown_systems_are_refused(name: str, error: type[Exception], message: str) -> None:
+    with pytest.raises(error) as caught:
+        compare(EXAMPLE, [name])
+    assert message in str(caught.value)
+
+
+def test_the_json_form_is_plain_and_complete() -> None:
+    told: list[str] = []
+    result = compare(EXAMPLE.with_delay(5, [2]), list(SYSTEMS), progress=told.append)
+    assert told == [system.title for system in SYSTEMS.values()]
+    document = json.loads(json.dumps(result.as_dict(), allow_nan=False))
+    assert document["scenario"]["slow_links"] == [2]
+    assert set(CONTRACT.split()) <= set(document["rows"][0])
+
+
+def test_the_optimum_is_a_row_on_request() -> None:
+    row = compare(EXAMPLE.with_delay(20, [0]), ["zerobubble:ideal"], optimum_seconds=30).rows[-1]
+    assert (row.system.title, row.iteration_ms, row.no_delay_ms) == ("Optimum", 410, 390)
+    assert row.lower_bound_ms == 410

@@ -1,0 +1,60 @@
+"""What memory buys: every point is a plan, and none beats another in both."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from pipesim import Scenario, simulate
+from pipesim.analysis import lower_bound_ms
+from pipesim.plot.pareto import trade_off
+from pipesim.studies.pareto import pareto
+from tests.cli.test_cli import _in_folder, error, stdout  # noqa: F401 - the fixture
+
+EXAMPLE = Scenario(activation_limit=4).with_delay(20, [0])
+
+
+def test_points_trade_memory_for_time_down_to_the_bound() -> None:
+    points = pareto(EXAMPLE)
+    for less, more in pairwise(points):
+        assert less.peak < more.peak
+        assert less.iteration_ms > more.iteration_ms
+    assert points[0].peak_activations == (1, 1, 1, 1)
+    assert points[0].iteration_ms == 12 * (4 * 20 + 2 * 20 + 10)  # one micro-batch at a time
+    assert points[-1].iteration_ms == lower_bound_ms(EXAMPLE) == 410
+    for point in points:
+        timeline = simulate(EXAMPLE, point.schedule)
+        assert timeline.iteration_ms == point.iteration_ms
+        assert timeline.peak_activations.tolist() == list(point.peak_activations)
+        assert point.host == max(0.0, point.peak - 4)
+
+
+def test_the_picture_has_a_mark_for_each_point() -> None:
+    points = pareto(Scenario(microbatches=4), moves=200)
+    axes = trade_off(points, 1.0, title="t").axes[0]
+    marks = [line for line in axes.lines if line.get_marker() == "o"]
+    assert len(marks) == len(points)
+
+
+def test_the_command() -> None:
+    args = ["plan", "--pareto", "--delay", "20ms", "--link", "0", "--microbatches", "6"]
+    text = stdout(*args, "--csv", "p.csv", "--plot", "p.png")
+    assert "Lower bound" in text
+    assert Path("p.csv").read_text().startswith("peak,host,iteration_ms,warmup")
+    document = json.loads(stdout(*args, "--json"))
+    times = [point["iteration_ms"] for point in document["points"]]
+    assert times == sorted(times, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["plan", "--csv", "p.csv"], "--csv is for --pareto"),
+        (["plan", "--pareto", "-o", "p.json"], "--output is for one"),
+    ],
+)
+def test_options_that_do_not_go_together(args: list[str], message: str) -> None:
+    assert message in error(*args)
