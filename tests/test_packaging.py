@@ -1,0 +1,16 @@
+"""What is said of the package outside of it is true, and said once."""
+
+from __future__ import annotations
+
+import tomllib
+
+from tests import ROOT
+
+
+def test_the_version_is_written_down_once() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["project"]["dynamic"] == ["version"]
+    assert "version" not in project["project"]
+    assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "pipesim.__version__"}
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8").splitlines()
+    assert not [line for line in citation if line.startswith("version:")]
