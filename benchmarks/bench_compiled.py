@@ -55,7 +55,7 @@ def test_batches(benchmark: BenchmarkFixture, over: str, varied: str) -> None:
     report(benchmark, f"batch of {varied}, {over}", size * program.operators, 50e6)
 
 
-@pytest.mark.parametrize("over", [transport("ideal"), Delegated(delegates=2, copy_ms=0.5)])
+@pytest.mark.parametrize("over", [transport("ideal"), Delegated(delegates=2, copy_base_ms=0.5)])
 def test_changing_orders(benchmark: BenchmarkFixture, over: Transport) -> None:
     evaluator = OrderEvaluator(SCENARIO, over)
     codes, first = evaluator.encode(plan(SCENARIO, "zerobubble"))

@@ -107,7 +107,7 @@ class _Intervals:
 
     def _add_limits(self) -> None:
         scenario, model = self.network.scenario, self.model
-        part = Fraction(scenario.released_by_b).limit_denominator(10**6)
+        part = Fraction(scenario.released("B")).limit_denominator(10**6)
         number = {op: i for i, op in enumerate(self.network.ops)}
         for device, limit in zip(
             self.network.on_device, scenario.activation_limit.tolist(), strict=True

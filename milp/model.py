@@ -115,8 +115,7 @@ class Model:
 
     def _add_limits(self) -> None:
         scenario, ops = self.network.scenario, self.network.ops
-        part = scenario.released_by_b
-        held = {"F": 1.0, "B": -part, "W": part - 1}
+        held = {"F": 1.0} | {kind: -scenario.released(kind) for kind in ("B", "W")}
         for device, limit in zip(
             self.network.on_device, np.asarray(scenario.activation_limit), strict=True
         ):

@@ -12,7 +12,7 @@ from typing import cast
 import numpy as np
 
 from pipesim.analysis.windows import TOLERANCE, Ranges, Windows
-from pipesim.scenario import DOWN, UP, Kind, Scenario
+from pipesim.scenario import DOWN, KINDS, UP, Kind, Scenario
 from pipesim.schedule import Op, Schedule
 
 __all__ = ["Network"]
@@ -194,11 +194,11 @@ class Network:
             (a, b) for a, b in pairs if not self.precedes(a, b) and not self.precedes(b, a)
         )
 
-    def schedule(self, orders: Sequence[Sequence[int]], **assumed: object) -> Schedule:
+    def schedule(self, orders: Sequence[Sequence[int]]) -> Schedule:
         """Return the schedule with these orders, given by number, shape [D][…]."""
         named = [[self.ops[i] for i in order] for order in orders]
         scenario = self.scenario
-        return Schedule(named, scenario.placement, scenario.microbatches, "milp", assumed)
+        return Schedule(named, scenario.placement, scenario.microbatches, "milp")
 
     def ends_ms(self, schedule: Schedule) -> list[float]:
         """Earliest end of each operator, by number, in a schedule of these operators."""
@@ -236,8 +236,8 @@ class Network:
 
     def overfull(self, schedule: Schedule) -> int | None:
         """First device that holds more activations than it may, None if there is none."""
-        part = self.scenario.released_by_b
-        held = {"F": 1.0, "B": -part, "W": part - 1, "BW": -1.0}
+        released = self.scenario.released
+        held = {kind: float(kind == "F") - released(kind) for kind in KINDS}
         for device, order in enumerate(schedule.orders):
             peak = max(accumulate(held[op.kind] for op in order))
             if peak > self.scenario.activation_limit[device] + TOLERANCE:

@@ -16,7 +16,7 @@ from pipesim.analysis import bounds
 from pipesim.analysis.windows import TOLERANCE, find_windows, searchable
 from pipesim.errors import SolverError
 from pipesim.scenario import Scenario
-from pipesim.schedule import Schedule
+from pipesim.schedule import Assumptions, Schedule
 
 __all__ = ["SOLVERS", "solve"]
 
@@ -239,11 +239,10 @@ class _Search:
         if self.proven or bound >= self.best_ms * (1 - TOLERANCE):
             status, bound = "optimal", self.best_ms
         if best is not None:
-            limits = self.scenario.activation_limit.tolist()
-            assumed = {
-                "delay_ms": self.scenario.delay_ms.tolist(),
-                "activation_limit": [None if math.isinf(limit) else limit for limit in limits],
-            }
+            assumed = Assumptions(
+                delay_ms=self.scenario.delay_ms.tolist(),
+                activation_limit=self.scenario.activation_limit.tolist(),
+            )
             best = Schedule(best.orders, best.placement, best.microbatches, "milp", assumed)
         bound = min(bound, self.best_ms)
         return Result(status, self.best_ms, bound, seconds, solver, best, self.pressed.is_set())

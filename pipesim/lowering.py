@@ -9,20 +9,25 @@ Why this cannot deadlock: give every instruction its expected time (a compute it
 message its sender's end). Everything that an instruction waits for, through data, stream or
 launch queue, has an earlier time, because a receive is posted no earlier than before the
 compute during which it is expected, and nothing arrives the moment that it leaves.
+
+Operators are numbered here by their position in :attr:`Schedule.ops`, and a message by that of
+the operator that sends it: none sends two.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
 
 from pipesim.program import Compute, Group, Instruction, Message, Post, Program
-from pipesim.scenario import KINDS, Scenario
-from pipesim.schedule import Op, Schedule
+from pipesim.scenario import KINDS, Array, Scenario
+from pipesim.schedule import Schedule
 from pipesim.transport import Delegated, Exchange, Nccl, Transport
 
-__all__ = ["lower"]
+__all__ = ["lower", "read_by_lowering"]
 
 ORDERING_COST = 0.05
 """Time of a message, in mean operator times, that the expected times are computed under.
@@ -44,171 +49,239 @@ def lower(schedule: Schedule, scenario: Scenario, transport: Transport) -> Progr
         The schedule does not fit the scenario.
     """
     schedule.check_fits(scenario)
-    messages = _Messages.of(schedule)
+    messages = _Messages(schedule)
     match transport:
         case Nccl():
             instructions = _queued(messages, scenario, transport)
         case Delegated(only_slow=True):
-            slow = {
-                message
-                for message in messages.sent.values()
-                if scenario.delay_ms[message.link, message.direction] > 0
+            slow = scenario.delay_ms > 0
+            posted = {
+                sender
+                for sender, message in messages.sent.items()
+                if slow[message.link, message.direction]
             }
-            instructions = _queued(messages, scenario, Nccl(), posted=slow)
+            instructions = _queued(messages, scenario, Nccl(), posted=posted)
         case Exchange():
-            instructions = _paired(messages)
-            if not _progresses(instructions):
-                instructions = _in_expected_order(messages, scenario)
+            batches = _paired(messages)
+            if not _progresses(messages, batches):
+                batches = _in_expected_order(messages, scenario)
+            instructions = _blocking(messages, batches)
         case _:
             instructions = _posted(messages)
     return Program(schedule, transport, instructions)
 
 
-Instructions = tuple[tuple[Instruction, ...], ...]
+def read_by_lowering(scenario: Scenario, transport: Transport) -> Hashable:
+    """What :func:`lower` reads of a scenario, besides its shape, for one transport.
+
+    Scenarios for which this is equal share their programs.
+    """
+    times = tuple(scenario.durations_ms(kind).tobytes() for kind in KINDS)
+    match transport:
+        case Nccl() | Exchange():
+            return times
+        case Delegated(only_slow=True):
+            return times, (scenario.delay_ms > 0).tobytes()
+        case _:
+            return ()
 
 
-class _Messages(NamedTuple):
-    """Every message between devices, by the operator that sends and that receives it."""
+Instructions: TypeAlias = tuple[tuple[Instruction, ...], ...]
 
-    schedule: Schedule
-    sent: dict[Op, Message]
-    received: dict[Op, Message]
 
-    @classmethod
-    def of(cls, schedule: Schedule) -> _Messages:
-        placement = schedule.placement
-        messages = [
-            Message(need, op)
-            for order in schedule.orders
-            for op in order
-            for need in schedule.needs(op)
-            if placement[need.stage] != placement[op.stage]
-        ]
-        return cls(schedule, {m.producer: m for m in messages}, {m.consumer: m for m in messages})
+class _Messages:
+    """Every message between devices.
 
-    def compute(self, op: Op) -> Compute:
-        message = self.received.get(op)
-        return Compute(op, (message,) if message else ())
+    Attributes
+    ----------
+    sent : dict of int to Message
+        By the operator that sends.
+    received : dict of int to int
+        The sender of what an operator receives; no operator receives two.
+    ends : dict of int to tuple
+        The devices that send and receive a message.
+    """
 
-    def of_device(self, device: int) -> Iterator[Message]:
-        """The messages that a device sends or receives, by operator."""
-        for op in self.schedule.orders[device]:
-            for book in (self.received, self.sent):
-                if op in book:
-                    yield book[op]
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        ops, stages, n = schedule.ops, schedule.stages, schedule.microbatches
+        cells = stages * n
+        row, cell = np.divmod(schedule.codes, cells)
+        # An F sends down to F; B and BW send up to B or BW; W sends nothing.
+        up = (row == KINDS.index("B")) | (row == KINDS.index("BW"))
+        target = np.where(up, cell - n, cell + n)
+        sends = (up | (row == 0)) & (target >= 0) & (target < cells)
+        backward = np.where(schedule.is_fused.ravel(), KINDS.index("BW"), KINDS.index("B"))
+        inside = np.where(sends, target, 0)
+        code = np.where(up, backward[inside], 0) * cells + inside
+        position = np.zeros(4 * cells, dtype=np.int64)
+        position[schedule.codes] = np.arange(len(ops))
+        device = np.repeat(np.arange(schedule.devices), np.diff(schedule.first))
+        consumer = position[code]
+        sends &= device[consumer] != device
+        senders = np.flatnonzero(sends)
+        consumers = consumer[senders].tolist()
+        others = device[consumer[senders]].tolist()
+        devices = device[senders].tolist()
+        self.sent: dict[int, Message] = {}
+        self.received: dict[int, int] = {}
+        self.ends: dict[int, tuple[int, int]] = {}
+        for sender, to, own, other in zip(
+            senders.tolist(), consumers, devices, others, strict=True
+        ):
+            self.sent[sender] = Message(ops[sender], ops[to])
+            self.received[to] = sender
+            self.ends[sender] = own, other
+
+    @property
+    def devices(self) -> Iterator[range]:
+        """The operators of each device."""
+        first = self.schedule.first
+        return map(range, first[:-1], first[1:])
+
+    def compute(self, op: int) -> Compute:
+        sender = self.received.get(op)
+        return Compute(self.schedule.ops[op], () if sender is None else (self.sent[sender],))
+
+    def group(
+        self, device: int, batch: Sequence[int], *, stream: Hashable = 0, blocking: bool = False
+    ) -> Group:
+        sends = tuple(self.sent[m] for m in batch if self.ends[m][0] == device)
+        receives = tuple(self.sent[m] for m in batch if self.ends[m][1] == device)
+        return Group(stream, sends, receives, blocking)
 
 
 def _posted(messages: _Messages) -> Instructions:
     """Send everything along paths that block nobody."""
 
-    def device(order: tuple[Op, ...]) -> Iterator[Instruction]:
-        for op in order:
+    def device(own: range) -> Iterator[Instruction]:
+        for op in own:
             yield messages.compute(op)
             if op in messages.sent:
                 yield Post(messages.sent[op])
 
-    return tuple(tuple(device(tuple(order))) for order in messages.schedule.orders)
+    return tuple(tuple(device(own)) for own in messages.devices)
 
 
 # -- NCCL: one queue, ordered by expected completion ---------------------------------------
 
 
 class _Expected(NamedTuple):
-    """Expected start and end of each operator, and the total order of messages."""
+    """Expected start and end of each operator, and the messages in their common order."""
 
-    start: dict[Op, float]
-    end: dict[Op, float]
-    rank: dict[Op, tuple[float, int, int]]
+    start: list[float]
+    end: list[float]
+    order: list[int]
 
     @classmethod
-    def of(cls, schedule: Schedule, scenario: Scenario) -> _Expected:
-        times = {kind: scenario.durations_ms(kind).tolist() for kind in KINDS}
-        ops = schedule.topological_order
-        durations = [times[op.kind][op.stage][op.microbatch] for op in ops]
-        cost = ORDERING_COST * sum(durations) / len(durations) or 1.0
+    def of(cls, messages: _Messages, scenario: Scenario) -> _Expected:
+        schedule = messages.schedule
+        order = schedule.topological_positions
+        durations = _durations_ms(schedule, scenario)
+        total = sum(durations[op] for op in order)
+        cost = ORDERING_COST * total / len(order) or 1.0
+        devices = [d for d, own in enumerate(messages.devices) for _ in own]
+        received = messages.received
         free = [0.0] * schedule.devices
-        start: dict[Op, float] = {}
-        end: dict[Op, float] = {}
-        rank: dict[Op, tuple[float, int, int]] = {}
-        for position, (op, duration) in enumerate(zip(ops, durations, strict=True)):
-            device = schedule.placement[op.stage]
-            begin = free[device]
-            for need in schedule.needs(op):
-                remote = schedule.placement[need.stage] != device
-                begin = max(begin, end[need] + cost * remote)
-            start[op], end[op] = begin, begin + duration
-            free[device] = end[op]
-            # Equal times on one device keep its order; between devices any rule will do,
-            # as long as both ends use the same one.
-            rank[op] = (end[op], device, position)
-        return cls(start, end, rank)
+        start, end = [0.0] * len(order), [0.0] * len(order)
+        rank = [0] * len(order)
+        for place, op in enumerate(order):
+            device = devices[op]
+            begin = free[device]  # which is when all that it needs on its device has ended
+            if op in received:
+                begin = max(begin, end[received[op]] + cost)
+            start[op] = begin
+            free[device] = end[op] = begin + durations[op]
+            rank[op] = place
+        # Equal times on one device keep its order; between devices any rule will do, as long
+        # as both ends use the same one.
+        return cls(start, end, sorted(messages.sent, key=lambda m: (end[m], devices[m], rank[m])))
+
+
+def _durations_ms(schedule: Schedule, scenario: Scenario) -> list[float]:
+    times: Array = np.stack([scenario.durations_ms(kind) for kind in KINDS]).ravel()
+    taken: list[float] = times[schedule.codes].tolist()
+    return taken
+
+
+class _Slots(NamedTuple):
+    """A device's messages in the gaps before each operator, and after the last.
+
+    A send goes right after its operator, a receive where it is expected; the common order of
+    messages wins over both.
+    """
+
+    own: range
+    gaps: list[list[int]]
+
+    @classmethod
+    def of_devices(
+        cls,
+        messages: _Messages,
+        order: Iterable[int],
+        receive_gap: Callable[[int, int], int],
+    ) -> list[_Slots]:
+        """Sort messages, which come in their common order.
+
+        ``receive_gap`` says before which operator of a device the receive of a message is
+        expected.
+        """
+        devices = [cls(own, [[] for _ in range(len(own) + 1)]) for own in messages.devices]
+        reached = [0] * len(devices)
+        for sender in order:
+            own, other = messages.ends[sender]
+            gaps = (
+                (own, sender + 1 - devices[own].own.start),
+                (other, receive_gap(other, sender)),
+            )
+            for device, gap in gaps:
+                reached[device] = max(reached[device], gap)
+                devices[device].gaps[reached[device]].append(sender)
+        return devices
 
 
 def _queued(
-    messages: _Messages, scenario: Scenario, nccl: Nccl, posted: Container[Message] = ()
+    messages: _Messages, scenario: Scenario, nccl: Nccl, posted: Collection[int] = ()
 ) -> Instructions:
     """Queue kernels in expected order, receives ahead of the compute that they overlap.
 
     The messages in ``posted`` stay out of the queue.
     """
-    schedule = messages.schedule
-    expected = _Expected.of(schedule, scenario)
+    expected = _Expected.of(messages, scenario)
+    ends = [expected.end[own.start : own.stop] for own in messages.devices]
+    order = [sender for sender in expected.order if sender not in posted]
+    slots = _Slots.of_devices(
+        messages, order, lambda device, m: bisect_left(ends[device], expected.end[m])
+    )
 
-    def stream(message: Message, device: int) -> Hashable:
-        sending = schedule.placement[message.producer.stage] == device
-        other = message.consumer if sending else message.producer
-        peer = schedule.placement[other.stage]
-        return {"device": 0, "peer": peer, "direction": (peer, sending)}[nccl.p2p_streams]
+    def stream(sender: int, device: int) -> Hashable:
+        own, other = messages.ends[sender]
+        sends = own == device
+        peer = other if sends else own
+        return {"device": 0, "peer": peer, "direction": (peer, sends)}[nccl.p2p_streams]
 
-    def device(d: int) -> Iterator[Instruction]:
-        order = schedule.orders[d]
-        ends = [expected.end[op] for op in order]
-        queued = [message for message in messages.of_device(d) if message not in posted]
-        slots = _slots(
-            order, queued, expected, lambda m: bisect_left(ends, expected.end[m.producer])
-        )
-        for op, run in zip(order, slots, strict=False):
-            yield from kernels(d, run, messages.received.get(op))
-            yield messages.compute(op)
-            sent = messages.sent.get(op)
-            if sent and sent in posted:
-                yield Post(sent)
-        yield from kernels(d, slots[-1], None)
-
-    def kernels(d: int, run: list[Message], consumed: Message | None) -> Iterator[Instruction]:
-        batches = _split_after(run, consumed) if nccl.fused else [[message] for message in run]
+    def kernels(device: int, run: list[int], consumed: int | None) -> Iterator[Instruction]:
+        batches = _split_after(run, consumed) if nccl.fused else [[sender] for sender in run]
         for batch in batches:
-            streams: dict[Hashable, list[Message]] = {}
-            for message in batch:
-                streams.setdefault(stream(message, d), []).append(message)
+            streams: dict[Hashable, list[int]] = {}
+            for sender in batch:
+                streams.setdefault(stream(sender, device), []).append(sender)
             for key, fused in streams.items():
-                yield _group(schedule, d, fused, stream=key)
+                yield messages.group(device, fused, stream=key)
 
-    return tuple(tuple(device(d)) for d in range(schedule.devices))
+    def instructions(device: int, slots: _Slots) -> Iterator[Instruction]:
+        for op, run in zip(slots.own, slots.gaps, strict=False):
+            if run:
+                yield from kernels(device, run, messages.received.get(op))
+            yield messages.compute(op)
+            if op in posted:
+                yield Post(messages.sent[op])
+        yield from kernels(device, slots.gaps[-1], None)
 
-
-def _slots(
-    order: Sequence[Op],
-    messages: Iterable[Message],
-    expected: _Expected,
-    receive_slot: Callable[[Message], int],
-) -> list[list[Message]]:
-    """Sort a device's messages into the gaps before each operator, and after the last.
-
-    A send goes right after its operator, a receive where ``receive_slot`` says; the common
-    order of messages wins over both.
-    """
-    position = {op: i for i, op in enumerate(order)}
-    slots: list[list[Message]] = [[] for _ in range(len(order) + 1)]
-    slot = 0
-    for message in sorted(messages, key=lambda m: expected.rank[m.producer]):
-        sent_by = position.get(message.producer)
-        slot = max(slot, receive_slot(message) if sent_by is None else sent_by + 1)
-        slots[slot].append(message)
-    return slots
+    return tuple(tuple(instructions(device, own)) for device, own in enumerate(slots))
 
 
-def _split_after(run: list[Message], consumed: Message | None) -> list[list[Message]]:
+def _split_after(run: list[int], consumed: int | None) -> list[list[int]]:
     """Close a group at the receive that the next compute is waiting for."""
     if consumed not in run:
         return [run] if run else []
@@ -216,99 +289,79 @@ def _split_after(run: list[Message], consumed: Message | None) -> list[list[Mess
     return [part for part in (run[:cut], run[cut:]) if part]
 
 
-def _group(
-    schedule: Schedule,
-    d: int,
-    batch: list[Message],
-    *,
-    stream: Hashable = 0,
-    blocking: bool = False,
-) -> Group:
-    sends = tuple(m for m in batch if schedule.placement[m.producer.stage] == d)
-    receives = tuple(m for m in batch if schedule.placement[m.consumer.stage] == d)
-    return Group(stream, sends, receives, blocking)
-
-
 # -- exchange: Megatron's blocking batches -------------------------------------------------
 
+Batches: TypeAlias = list[list[list[list[int]]]]
+"""For each device the batches of messages before each operator, and after the last."""
 
-def _paired(messages: _Messages) -> Instructions:
+
+def _paired(messages: _Messages) -> Batches:
     """Pair each send with the next operator's receive from the same neighbour."""
-    schedule = messages.schedule
 
-    def peer(message: Message, d: int) -> int:
-        ends = (schedule.placement[op.stage] for op in message)
-        return next(e for e in ends if e != d)
-
-    def device(d: int) -> Iterator[Instruction]:
-        order = schedule.orders[d]
-        for i, op in enumerate(order):
-            sent = messages.sent.get(order[i - 1]) if i else None
-            received = messages.received.get(op)
-            batches = [[m] for m in (sent, received) if m]
-            if sent and received and peer(sent, d) == peer(received, d):
+    def device(own: range) -> Iterator[list[list[int]]]:
+        for op in (*own, own.stop):
+            sent = op - 1 if op > own.start and op - 1 in messages.sent else None
+            received = messages.received.get(op) if op in own else None
+            batches = [[message] for message in (sent, received) if message is not None]
+            if (
+                sent is not None
+                and received is not None
+                and messages.ends[sent] == messages.ends[received][::-1]
+            ):
                 batches = [[sent, received]]
-            for batch in batches:
-                yield _group(schedule, d, batch, blocking=True)
-            yield messages.compute(op)
-        last = messages.sent.get(order[-1])
-        if last:
-            yield _group(schedule, d, [last], blocking=True)
+            yield batches
 
-    return tuple(tuple(device(d)) for d in range(schedule.devices))
+    return [list(device(own)) for own in messages.devices]
 
 
-def _in_expected_order(messages: _Messages, scenario: Scenario) -> Instructions:
+def _in_expected_order(messages: _Messages, scenario: Scenario) -> Batches:
     """Order blocking batches by expected completion, for schedules that cannot be paired.
 
     Megatron runs no such schedule. A receive is posted at the first gap between two
     operators after its message is expected.
     """
-    schedule = messages.schedule
-    expected = _Expected.of(schedule, scenario)
-
-    def device(d: int) -> Iterator[Instruction]:
-        order = schedule.orders[d]
-        starts = [expected.start[op] for op in order]
-        slots = _slots(
-            order,
-            messages.of_device(d),
-            expected,
-            lambda m: bisect_left(starts, expected.end[m.producer]),
-        )
-        for slot, run in enumerate(slots):
-            if run:
-                yield _group(schedule, d, run, blocking=True)
-            if slot < len(order):
-                yield messages.compute(order[slot])
-
-    return tuple(tuple(device(d)) for d in range(schedule.devices))
+    expected = _Expected.of(messages, scenario)
+    starts = [expected.start[own.start : own.stop] for own in messages.devices]
+    slots = _Slots.of_devices(
+        messages, expected.order, lambda device, m: bisect_left(starts[device], expected.end[m])
+    )
+    return [[[run] if run else [] for run in own.gaps] for own in slots]
 
 
-def _progresses(instructions: Instructions) -> bool:
-    """Whether blocking batches all meet their other ends, whatever the times."""
-    heads = [0] * len(instructions)
-    reached: dict[Message, int] = {}
+def _blocking(messages: _Messages, batches: Batches) -> Instructions:
+    def device(d: int, own: range) -> Iterator[Instruction]:
+        for op, before in zip((*own, None), batches[d], strict=True):
+            for batch in before:
+                yield messages.group(d, batch, blocking=True)
+            if op is not None:
+                yield messages.compute(op)
 
-    def passes(instruction: Instruction) -> bool:
-        if not isinstance(instruction, Group):
-            return True
-        return all(reached[m] == 2 for m in (*instruction.sends, *instruction.receives))
+    return tuple(tuple(device(d, own)) for d, own in enumerate(messages.devices))
 
-    arrived = [-1] * len(instructions)
-    moved = True
-    while moved:
-        moved = False
-        for d, device in enumerate(instructions):
-            while heads[d] < len(device):
-                instruction = device[heads[d]]
-                if isinstance(instruction, Group) and arrived[d] < heads[d]:
-                    arrived[d] = heads[d]
-                    moved = True
-                    for message in (*instruction.sends, *instruction.receives):
-                        reached[message] = reached.get(message, 0) + 1
-                if not passes(instruction):
-                    break
-                heads[d] += 1
-                moved = True
-    return all(head == len(device) for head, device in zip(heads, instructions, strict=True))
+
+def _progresses(messages: _Messages, batches: Batches) -> bool:
+    """Whether blocking batches all meet their other ends, whatever the times.
+
+    Operators need not be looked at: what one needs from elsewhere it receives in a batch.
+    """
+    queues = [[batch for before in device for batch in before] for device in batches]
+    heads = [0] * len(queues)
+    reached = dict.fromkeys(messages.sent, 0)
+    awake = list(range(len(queues)))
+    for device in awake:
+        _reach(queues[device][:1], reached)
+    while awake:
+        device = awake.pop()
+        queue = queues[device]
+        while heads[device] < len(queue) and all(reached[m] == 2 for m in queue[heads[device]]):
+            heads[device] += 1
+            following = queue[heads[device] : heads[device] + 1]
+            _reach(following, reached)
+            awake += {end for batch in following for m in batch for end in messages.ends[m]}
+    return all(head == len(queue) for head, queue in zip(heads, queues, strict=True))
+
+
+def _reach(batches: Sequence[Sequence[int]], reached: dict[int, int]) -> None:
+    for batch in batches:
+        for message in batch:
+            reached[message] += 1

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import NamedTuple, TypeAlias
 
+from pipesim.errors import ScheduleError
 from pipesim.schedule import Op, Schedule
 from pipesim.transport import Transport
 
@@ -72,6 +74,16 @@ class Post(NamedTuple):
 
     message: Message
 
+    @property
+    def sends(self) -> tuple[Message, ...]:
+        """The message, as a :class:`Group` has it."""
+        return (self.message,)
+
+    @property
+    def receives(self) -> tuple[Message, ...]:
+        """None: it arrives by itself."""
+        return ()
+
     def __str__(self) -> str:
         return f"post {self.message}"
 
@@ -84,12 +96,58 @@ class Program:
     """The instructions of each device, shape [D][…], in launch order.
 
     Made by :func:`pipesim.lowering.lower`, which sees to it that both ends of every stream
-    agree on the order of their messages.
+    agree on the order of their messages and gives a group one send at most. Programs made by
+    hand may hold several, and may deadlock: that shows when they run.
+
+    Raises
+    ------
+    ScheduleError
+        A device does not compute its operators in the schedule's order, computes with a
+        message for another one, sends what it has not computed yet, or a message leaves or
+        arrives twice or on a device that is not its own.
     """
 
     schedule: Schedule
     transport: Transport
     instructions: tuple[tuple[Instruction, ...], ...]
+
+    def __post_init__(self) -> None:
+        orders, placement = self.schedule.orders, self.schedule.placement
+        if len(self.instructions) != len(orders):
+            raise ScheduleError(
+                f"a program for {len(self.instructions)} devices, a schedule for {len(orders)}"
+            )
+        sent: set[Op] = set()  # by producer: no operator sends two messages
+        received: set[Op] = set()
+        for device, instructions in enumerate(self.instructions):
+            self._check_computes(device)
+            computed: set[Op] = set()
+            for instruction in instructions:
+                if isinstance(instruction, Compute):
+                    computed.add(instruction.op)
+                    continue
+                for message in instruction.sends:
+                    if message.producer not in computed:
+                        raise ScheduleError(f"device {device} sends {message} before it is there")
+                    if message.producer in sent:
+                        raise ScheduleError(f"{message} is sent twice")
+                    sent.add(message.producer)
+                for message in instruction.receives:
+                    if placement[message.consumer.stage] != device:
+                        raise ScheduleError(f"device {device} receives {message}: not its own")
+                    if message.producer in received:
+                        raise ScheduleError(f"{message} is received twice")
+                    received.add(message.producer)
+
+    def _check_computes(self, device: int) -> None:
+        computes = [i for i in self.instructions[device] if isinstance(i, Compute)]
+        for compute, op in zip_longest(computes, self.schedule.orders[device]):
+            if compute is None or compute.op != op:
+                raise ScheduleError(
+                    f"device {device} computes {compute}, where the schedule has {op}"
+                )
+            if any(message.consumer != op for message in compute.receives):
+                raise ScheduleError(f"device {device}: {op} waits for a message to another one")
 
     def __str__(self) -> str:
         lines = (" ".join(map(str, device)) for device in self.instructions)

@@ -250,6 +250,22 @@ class Scenario:
         }
         return fields[kind]
 
+    def released(self, kind: Kind) -> float:
+        """Part of an activation that an operator gives back when it ends; F gives back none.
+
+        Examples
+        --------
+        >>> [Scenario(released_by_b=0.25).released(kind) for kind in KINDS]
+        [0.0, 0.25, 0.75, 1.0]
+        """
+        parts: dict[Kind, float] = {
+            "F": 0.0,
+            "B": self.released_by_b,
+            "W": 1 - self.released_by_b,
+            "BW": 1.0,
+        }
+        return parts[kind]
+
     @property
     def slow_links(self) -> tuple[int, ...]:
         """The links with a delay in at least one direction."""

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import NamedTuple, cast
 
-from pipesim.errors import ScheduleError
-from pipesim.scenario import Kind, Scenario
+import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["Op", "Schedule"]
+from pipesim.errors import ScheduleError
+from pipesim.scenario import KINDS, Kind, Scenario
+
+__all__ = ["Assumptions", "Op", "Schedule"]
 
 _OP = re.compile(r"(0|[1-9][0-9]{0,8})(F|BW|B|W)(0|[1-9][0-9]{0,8})")
 
@@ -36,6 +40,18 @@ class Op(NamedTuple):
     stage: int
     microbatch: int
 
+    def code(self, stages: int, microbatches: int) -> int:
+        """Number it among all operators of a shape: (kind · S + stage) · N + micro-batch.
+
+        Kinds count in the order of ``KINDS``: 0 F, 1 B, 2 W, 3 BW.
+
+        Examples
+        --------
+        >>> Op("B", stage=1, microbatch=2).code(stages=4, microbatches=12)
+        62
+        """
+        return (KINDS.index(self.kind) * stages + self.stage) * microbatches + self.microbatch
+
     def __str__(self) -> str:
         return f"{self.stage}{self.kind}{self.microbatch}"
 
@@ -46,6 +62,51 @@ class Op(NamedTuple):
         if match is None:
             raise ScheduleError(f"{text!r} is not an operator, such as 0F0, 1B2, 1W2 or 3BW1")
         return cls(cast(Kind, match[2]), int(match[1]), int(match[3]))
+
+
+@dataclass(frozen=True)
+class Assumptions:
+    """What a planner took for granted; None: it says nothing of that.
+
+    Parameters
+    ----------
+    delay_ms : float or sequence, shape [S−1, 2], optional
+        Delays that it planned for; 0: healthy links, whatever the scenario said.
+    activation_limit, host_limit : sequence of float, shape [D], optional
+        Most activations on each device, and on its host. ``inf``: no limit.
+    warmup : sequence of int, shape [S], optional
+        Forwards that each stage was told to run before its first backward.
+    transport : str, optional
+        The transport that the plan is for.
+    """
+
+    delay_ms: float | Sequence[Sequence[float]] | None = None
+    activation_limit: Sequence[float] | None = None
+    host_limit: Sequence[float] | None = None
+    warmup: Sequence[int] | None = None
+    transport: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.delay_ms is not None and not isinstance(self.delay_ms, int | float):
+            rows = tuple(tuple(float(delay) for delay in row) for row in self.delay_ms)
+            object.__setattr__(self, "delay_ms", rows)
+        for name in ("activation_limit", "host_limit"):
+            if (limits := getattr(self, name)) is not None:
+                object.__setattr__(self, name, tuple(float(limit) for limit in limits))
+        if self.warmup is not None:
+            object.__setattr__(self, "warmup", tuple(int(x) for x in self.warmup))
+
+    @property
+    def slow_links(self) -> bool:
+        """Whether it planned for a delay."""
+        if self.delay_ms is None or isinstance(self.delay_ms, int | float):
+            return bool(self.delay_ms)
+        return any(map(any, self.delay_ms))
+
+    @property
+    def blind_to_delays(self) -> bool:
+        """Whether it says that it would have planned the same for any delays."""
+        return self.delay_ms == 0
 
 
 @dataclass(frozen=True)
@@ -62,8 +123,8 @@ class Schedule:
         Number of micro-batches N.
     planner : str
         Who made it.
-    assumed : mapping
-        What the planner took for granted, in JSON types: delays, limits, warm-up.
+    assumed : Assumptions
+        What the planner took for granted.
 
     Raises
     ------
@@ -76,12 +137,13 @@ class Schedule:
     placement: Sequence[int]
     microbatches: int
     planner: str = ""
-    assumed: Mapping[str, object] = field(default_factory=dict)
+    assumed: Assumptions = Assumptions()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "orders", tuple(tuple(order) for order in self.orders))
         object.__setattr__(self, "placement", tuple(self.placement))
-        object.__setattr__(self, "assumed", dict(self.assumed))
+        if not isinstance(self.assumed, Assumptions):
+            raise ScheduleError(f"what a plan assumed is told by Assumptions, not {self.assumed!r}")
         if self.microbatches < 1:
             raise ScheduleError(
                 f"a schedule needs at least one micro-batch, not {self.microbatches}"
@@ -90,8 +152,10 @@ class Schedule:
             raise ScheduleError(
                 f"{len(self.orders)} device orders for stages on devices {list(self.placement)}"
             )
-        self._check_complete()
-        _ = self.topological_order
+        if not self._is_complete():
+            self._complain()
+        if len(self.topological_positions) < len(self.ops):
+            raise ScheduleError(f"the schedule cannot make progress: {self._why_stuck()}")
 
     @property
     def stages(self) -> int:
@@ -106,9 +170,57 @@ class Schedule:
     @property
     def uses_hosts(self) -> bool:
         """Whether its planner means activations over a device's limit for host memory."""
-        return "host_limit" in self.assumed
+        return self.assumed.host_limit is not None
 
-    def _check_complete(self) -> None:
+    # -- all operators, device after device ------------------------------------------------
+
+    @cached_property
+    def ops(self) -> tuple[Op, ...]:
+        """All operators: those of device 0 in their order, then those of device 1, and so on."""
+        return tuple(op for order in self.orders for op in order)
+
+    @cached_property
+    def first(self) -> tuple[int, ...]:
+        """Where each device's operators begin in :attr:`ops`, and its length, shape [D + 1]."""
+        return tuple(accumulate(map(len, self.orders), initial=0))
+
+    @cached_property
+    def codes(self) -> NDArray[np.int32]:
+        """The code of each of :attr:`ops`, see :meth:`Op.code`."""
+        rows = {kind: row * self.stages for row, kind in enumerate(KINDS)}
+        n = self.microbatches
+        codes = [(rows[kind] + stage) * n + m for kind, stage, m in self.ops]
+        return np.array(codes, dtype=np.int32)
+
+    @cached_property
+    def is_fused(self) -> NDArray[np.bool_]:
+        """Whether the backward of a stage and micro-batch is fused, shape [S, N]."""
+        there = np.zeros((4, self.stages, self.microbatches), dtype=np.bool_)
+        there.ravel()[self.codes] = True
+        fused: NDArray[np.bool_] = there[KINDS.index("BW")]
+        return fused
+
+    def _is_complete(self) -> bool:
+        """Whether every operator is there once, on its device."""
+        cells = self.stages * self.microbatches
+        if not 2 * cells <= len(self.ops) <= 3 * cells or {op[0] for op in self.ops} - set(KINDS):
+            return False
+        stages = np.array([op[1] for op in self.ops])
+        microbatches = np.array([op[2] for op in self.ops])
+        for values, limit in ((stages, self.stages), (microbatches, self.microbatches)):
+            if not ((values >= 0) & (values < limit)).all():
+                return False
+        devices = np.repeat(np.arange(self.devices), np.diff(self.first))
+        if (np.array(self.placement)[stages] != devices).any():
+            return False
+        count = np.bincount(self.codes, minlength=4 * cells)
+        forward, backward, weight, fused = count.reshape(4, -1)
+        return bool(
+            (forward == 1).all() and (backward == weight).all() and (backward + fused == 1).all()
+        )
+
+    def _complain(self) -> None:
+        """Raise :class:`ScheduleError`: say what is missing, doubled or misplaced."""
         for device, order in enumerate(self.orders):
             for op in order:
                 if not 0 <= op.stage < self.stages or not 0 <= op.microbatch < self.microbatches:
@@ -141,34 +253,47 @@ class Schedule:
                     device = self.placement[stage]
                     raise ScheduleError(f"{missing} is missing from device {device}")
 
-    @cached_property
+    # -- what waits for what ---------------------------------------------------------------
+
+    @property
     def topological_order(self) -> tuple[Op, ...]:
         """All operators, each after everything it needs and after its device's earlier ones."""
-        placed: set[Op] = set()
-        result: list[Op] = []
-        heads = [0] * self.devices
+        return tuple(self.ops[position] for position in self.topological_positions)
+
+    @cached_property
+    def topological_positions(self) -> tuple[int, ...]:
+        """The same as positions in :attr:`ops`; short of some if they wait for ever."""
+        n, cells = self.microbatches, self.stages * self.microbatches
+        fused = self.is_fused.ravel().tolist()
+        codes = self.codes.tolist()
+        placed = bytearray(4 * cells)
+        result: list[int] = []
+        heads = list(self.first[:-1])
         awake = list(range(self.devices))
+        last, weight = cells - n, KINDS.index("W")
         while awake:
             device = awake.pop()
-            order, head = self.orders[device], heads[device]
-            while head < len(order) and self._ready(order[head], placed):
-                op = order[head]
-                placed.add(op)
-                result.append(op)
+            head, end = heads[device], self.first[device + 1]
+            while head < end:
+                row, cell = divmod(codes[head], cells)
+                if row == 0:
+                    ready = cell < n or placed[cell - n]
+                elif row == weight:
+                    ready = placed[cells + cell]
+                else:
+                    ready = placed[cell] and (
+                        cell >= last or placed[(3 if fused[cell + n] else 1) * cells + cell + n]
+                    )
+                if not ready:
+                    break
+                placed[codes[head]] = 1
+                result.append(head)
                 head += 1
-                neighbours = self.placement[max(op.stage - 1, 0) : op.stage + 2]
+                stage = cell // n
+                neighbours = self.placement[max(stage - 1, 0) : stage + 2]
                 awake.extend(other for other in neighbours if other != device)
             heads[device] = head
-        stuck = [
-            order[head] for order, head in zip(self.orders, heads, strict=True) if head < len(order)
-        ]
-        if stuck:
-            reasons = "; ".join(self._why_stuck(op, placed) for op in stuck)
-            raise ScheduleError(f"the schedule cannot make progress: {reasons}")
         return tuple(result)
-
-    def _ready(self, op: Op, placed: set[Op]) -> bool:
-        return all(need in placed for need in self.needs(op))
 
     def needs(self, op: Op) -> tuple[Op, ...]:
         """The operators whose results ``op`` reads, nearest first.
@@ -184,16 +309,18 @@ class Schedule:
         own = Op("F", stage, m)
         if stage == self.stages - 1:
             return (own,)
-        return own, Op("BW" if (stage + 1, m) in self._fused else "B", stage + 1, m)
+        return own, Op("BW" if self.is_fused[stage + 1, m] else "B", stage + 1, m)
 
-    @cached_property
-    def _fused(self) -> frozenset[tuple[int, int]]:
-        ops = (op for order in self.orders for op in order)
-        return frozenset((op.stage, op.microbatch) for op in ops if op.kind == "BW")
-
-    def _why_stuck(self, op: Op, placed: set[Op]) -> str:
-        missing = next(need for need in self.needs(op) if need not in placed)
-        return f"device {self.placement[op.stage]} waits in {op} for {missing}"
+    def _why_stuck(self) -> str:
+        """The first operator that each device never runs, and what it waits for."""
+        placed = {self.ops[position] for position in self.topological_positions}
+        stuck = [next((op for op in order if op not in placed), None) for order in self.orders]
+        reasons = []
+        for device, op in enumerate(stuck):
+            if op is not None:
+                missing = next(need for need in self.needs(op) if need not in placed)
+                reasons.append(f"device {device} waits in {op} for {missing}")
+        return "; ".join(reasons)
 
     def check_fits(self, scenario: Scenario) -> None:
         """Raise :class:`ScheduleError` unless this schedule was made for ``scenario``'s shape."""

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from pipesim.program import Message
-from pipesim.scenario import Array, Scenario
+from pipesim.scenario import KINDS, Array, Scenario
 from pipesim.schedule import Op
 
 __all__ = ["CommSpan", "OpSpan", "PathKind", "Timeline"]
@@ -115,19 +115,18 @@ class Timeline:
         times_ms, held : arrays of one length
             ``held[k]`` stage activations from ``times_ms[k]`` until the next time.
         """
-        part = self.scenario.released_by_b
-        given_back = {"B": part, "W": 1 - part, "BW": 1.0}
-        changes: dict[float, list[float]] = {}
-        for span in self.compute[device]:
-            if span.op.kind == "F":
-                changes.setdefault(span.start_ms, [0.0, 0.0])[0] += 1
-            else:
-                changes.setdefault(span.end_ms, [0.0, 0.0])[1] += given_back[span.op.kind]
-        times = sorted(changes)
-        held = np.cumsum([changes[t][0] - changes[t][1] for t in times])
+        spans = self.compute[device]
+        released = {kind: self.scenario.released(kind) for kind in KINDS}
+        takes = np.array([span.op.kind == "F" for span in spans])
+        given = np.array([released[span.op.kind] for span in spans])
+        starts = np.array([span.start_ms for span in spans])
+        ends = np.array([span.end_ms for span in spans])
+        times, moment = np.unique(np.where(takes, starts, ends), return_inverse=True)
+        taken = np.bincount(moment, weights=takes)
+        held = np.cumsum(taken - np.bincount(moment, weights=given))
         # Sums of halves are exact; other parts leave a rounding error where zero is meant.
         held[np.abs(held) < 1e-9] = 0.0
-        return np.array(times), held
+        return times, held
 
     @cached_property
     def peak_activations(self) -> Array:

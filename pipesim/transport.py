@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias, TypeVar
 
 from pipesim.errors import ScenarioError
+from pipesim.scenario import Array
 
 __all__ = [
     "TRANSPORTS",
@@ -24,10 +25,22 @@ __all__ = [
 ]
 
 
+Size = TypeVar("Size", float, Array)
+"""Bytes of one message, or of many."""
+
+
 class _Checked:
     """Options are finite and not negative; the name is the text form."""
 
     name: ClassVar[str]
+
+    def transfer_ms(self, size: Size) -> Size:
+        """Time that a message of ``size`` bytes takes besides its link's delay."""
+        return 0 * size
+
+    def copy_ms(self, size: Size) -> Size:
+        """Time of a copy of ``size`` bytes between device and host."""
+        return 0 * size
 
     def __post_init__(self) -> None:
         for option in fields(self):  # type: ignore[arg-type]
@@ -44,6 +57,17 @@ class _Checked:
         return self.name
 
 
+class _Wired(_Checked):
+    """A transfer takes ``base_ms + bytes / bytes_per_ms``."""
+
+    base_ms: float
+    bytes_per_ms: float
+
+    def transfer_ms(self, size: Size) -> Size:
+        """Time that a message of ``size`` bytes takes besides its link's delay."""
+        return self.base_ms + size / self.bytes_per_ms
+
+
 @dataclass(frozen=True)
 class Ideal(_Checked):
     """The analytical model: a message arrives its link's delay after its operator ends.
@@ -55,7 +79,7 @@ class Ideal(_Checked):
 
 
 @dataclass(frozen=True)
-class Nccl(_Checked):
+class Nccl(_Wired):
     """GPU-launched point-to-point kernels, with head-of-line blocking.
 
     Parameters
@@ -85,7 +109,7 @@ class Nccl(_Checked):
 
 
 @dataclass(frozen=True)
-class Exchange(_Checked):
+class Exchange(_Wired):
     """Megatron's 1F1B: blocking exchanges with one neighbour at a time.
 
     After an operator a device sends its result and, if its next operator needs something
@@ -116,21 +140,29 @@ class Delegated(_Checked):
         Delegate the messages of slow links alone; the others stay NCCL groups.
     base_ms : float
         Time that every delegated message takes, on a healthy link too.
-    copy_ms, copy_bytes_per_ms : float
-        A copy between device and host takes ``copy_ms + bytes / copy_bytes_per_ms`` on a
-        copy engine; a device has one for each way.
+    copy_base_ms, copy_bytes_per_ms : float
+        A copy between device and host takes ``copy_base_ms + bytes / copy_bytes_per_ms`` on
+        a copy engine; a device has one for each way.
     """
 
     name: ClassVar[str] = "delegated"
     delegates: int | None = None
     only_slow: bool = False
     base_ms: float = 0.0
-    copy_ms: float = 0.0
+    copy_base_ms: float = 0.0
     copy_bytes_per_ms: float = math.inf
+
+    def transfer_ms(self, size: Size) -> Size:
+        """Time that a message occupies its delegate besides the link's delay."""
+        return self.base_ms + 0 * size
+
+    def copy_ms(self, size: Size) -> Size:
+        """Time of a copy of ``size`` bytes between device and host."""
+        return self.copy_base_ms + size / self.copy_bytes_per_ms
 
 
 @dataclass(frozen=True)
-class Isolated(_Checked):
+class Isolated(_Wired):
     """The straw man: NCCL sends in GPU processes of their own.
 
     Nothing is blocked, but both devices of a slow link compute ``compute_slowdown`` times

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pipesim.errors import ScheduleError
 from pipesim.scenario import Scenario
-from pipesim.schedule import Op, Schedule
+from pipesim.schedule import Assumptions, Op, Schedule
 from planners.registry import planner
 
 __all__ = ["gpipe", "interleaved_1f1b", "one_f_one_b"]
 
-_ASSUMED: dict[str, object] = {"delay_ms": 0.0, "activation_limit": None}
+_ASSUMED = Assumptions(delay_ms=0.0)
 """Their orders are fixed by the shape: they know of no delay and no limit."""
 
 

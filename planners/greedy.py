@@ -79,6 +79,7 @@ class _ListScheduler:
         self.gradients = [0] * stages  # arrived: backwards that may start
         self.b_ended = [0] * stages  # weights that may start
         self.held = [0.0] * scenario.devices
+        self.released_by_b, self.released_by_w = scenario.released("B"), scenario.released("W")
         self.idle = [True] * scenario.devices
         self.orders: list[list[Op]] = [[] for _ in range(scenario.devices)]
         self.priorities: tuple[tuple[Kind, list[int], int], ...] = (
@@ -116,7 +117,6 @@ class _ListScheduler:
             return
         device = self.placement[s]
         self.idle[device] = True
-        part = self.scenario.released_by_b
         if what == self._F_END:
             if s + 1 < self.scenario.stages:
                 heappush(events, (now + self.delays[s][DOWN], self._ACTIVATION, s + 1))
@@ -124,11 +124,11 @@ class _ListScheduler:
                 self.gradients[s] += 1
         elif what == self._B_END:
             self.b_ended[s] += 1
-            self.held[device] -= part
+            self.held[device] -= self.released_by_b
             if s:
                 heappush(events, (now + self.delays[s - 1][UP], self._GRADIENT, s - 1))
         else:
-            self.held[device] -= 1 - part
+            self.held[device] -= self.released_by_w
 
     def _dispatch(self, device: int, now: float, events: list[tuple[float, int, int]]) -> None:
         for kind, started, end in self.priorities:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from pipesim.analysis import needed_slackness
 from pipesim.scenario import Scenario
-from pipesim.schedule import Schedule
+from pipesim.schedule import Assumptions, Schedule
 from planners.greedy import list_schedule
 from planners.registry import planner
-from planners.zerobubble import jsonable, planned_without_delay
+from planners.zerobubble import planned_without_delay
 
 __all__ = [
     "initial_warmup",
@@ -51,12 +51,12 @@ def planned_under_delays(scenario: Scenario, name: str, warmup: Sequence[int]) -
     for device, stages in enumerate(scenario.stages_of):
         limits[device] = max(limits[device], sum(warmup[s] for s in stages))
     orders = list_schedule(scenario, limits=limits.tolist(), warmup=warmup)
-    assumed = {
-        "delay_ms": scenario.delay_ms.tolist(),
-        "warmup": list(warmup),
-        "activation_limit": jsonable(scenario.activation_limit.tolist()),
-        "host_limit": jsonable(scenario.host_limit.tolist()),
-    }
+    assumed = Assumptions(
+        delay_ms=scenario.delay_ms.tolist(),
+        activation_limit=scenario.activation_limit.tolist(),
+        host_limit=scenario.host_limit.tolist(),
+        warmup=warmup,
+    )
     return Schedule(orders, scenario.placement, scenario.microbatches, name, assumed)
 
 

@@ -18,12 +18,11 @@ from numpy.typing import NDArray
 from pipesim.analysis import lower_bound_ms
 from pipesim.engine import simulate
 from pipesim.scenario import DOWN, UP, Kind, Scenario
-from pipesim.schedule import Op, Schedule
+from pipesim.schedule import Assumptions, Op, Schedule
 from pipesim.transport import Ideal, Transport, transport
 from planners.greedy import list_schedule
 from planners.pipemorph import initial_warmup, replanned_warmup
 from planners.registry import planner
-from planners.zerobubble import jsonable
 
 __all__ = ["MOST_MOVES", "MOVES_EACH", "list_schedules", "quick_search", "search"]
 
@@ -189,11 +188,11 @@ class _Board:
                 order.append(Op(_KINDS[kind], stage, microbatch[code]))
                 microbatch[code] += 1
             orders.append(order)
-        assumed = {
-            "delay_ms": scenario.delay_ms.tolist(),
-            "activation_limit": jsonable(scenario.activation_limit.tolist()),
-            "transport": transport(over).name,
-        }
+        assumed = Assumptions(
+            delay_ms=scenario.delay_ms.tolist(),
+            activation_limit=scenario.activation_limit.tolist(),
+            transport=transport(over).name,
+        )
         return Schedule(orders, scenario.placement, scenario.microbatches, name, assumed)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from pipesim.errors import ScheduleError
 from pipesim.scenario import Scenario
-from pipesim.schedule import Schedule
+from pipesim.schedule import Assumptions, Schedule
 from planners.greedy import list_schedule
 from planners.registry import planner
 
@@ -57,15 +57,8 @@ def planned_without_delay(
 ) -> Schedule:
     """List-schedule ``scenario`` as if its links were healthy, and say so."""
     orders = list_schedule(scenario.without_delay(), limits=limits, warmup=warmup)
-    assumed: dict[str, object] = {"delay_ms": 0.0, "activation_limit": jsonable(limits)}
-    if warmup is not None:
-        assumed["warmup"] = list(warmup)
+    assumed = Assumptions(delay_ms=0.0, activation_limit=limits, warmup=warmup)
     return Schedule(orders, scenario.placement, scenario.microbatches, name, assumed)
-
-
-def jsonable(limits: Sequence[float]) -> list[float | None]:
-    """Limits in JSON types: None where there is none."""
-    return [limit if np.isfinite(limit) else None for limit in limits]
 
 
 def _plain_devices(scenario: Scenario, name: str) -> int:

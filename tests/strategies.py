@@ -107,7 +107,7 @@ transports: st.SearchStrategy[Transport] = st.one_of(
         delegates=st.none() | st.integers(1, 3),
         only_slow=st.booleans(),
         base_ms=_costs,
-        copy_ms=_costs,
+        copy_base_ms=_costs,
         copy_bytes_per_ms=_rates,
     ),
     st.builds(Isolated, base_ms=_costs, bytes_per_ms=_rates),

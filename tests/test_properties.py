@@ -117,7 +117,7 @@ def test_scaling_all_times_scales_the_iteration(
     case: tuple[Scenario, Schedule], transport: Transport, factor: float
 ) -> None:
     scenario, schedule = case
-    assume(not getattr(transport, "base_ms", 0) and not getattr(transport, "copy_ms", 0))
+    assume(not getattr(transport, "base_ms", 0) and not getattr(transport, "copy_base_ms", 0))
     assume(getattr(transport, "bytes_per_ms", float("inf")) == float("inf"))
     assume(getattr(transport, "copy_bytes_per_ms", float("inf")) == float("inf"))
     program = lower(schedule, scenario, transport)

@@ -354,7 +354,7 @@ class TransportOptions:
                 raise ScenarioError(
                     f"--{option} is for {' and '.join(having)}, not for {default.name}"
                 )
-        for name in ("base_ms", "copy_ms"):
+        for name in ("base_ms", "copy_base_ms"):
             if name in given:
                 option = f"--{_OPTION_OF[name]}"
                 given[name] = parsed(option, parsing.duration_ms, str(given[name]))
@@ -370,5 +370,5 @@ def _options(kind: type[Transport]) -> list[str]:
 _TRANSPORT_OPTIONS = list(
     dict.fromkeys(name for kind in get_args(Transport) for name in _options(kind))
 )
-_OPTION_OF = {"base_ms": "base", "copy_ms": "copy", "fused": "unfused"}
+_OPTION_OF = {"base_ms": "base", "copy_base_ms": "copy", "fused": "unfused"}
 """The command-line option of a transport's option, where it has another name."""

@@ -6,7 +6,7 @@
       "format": "pipesim-plan",
       "version": 1,
       "planner": "gpipe",
-      "assumed": {},
+      "assumed": {"delay_ms": 0.0},
       "placement": [0, 1],
       "microbatches": 1,
       "orders": [
@@ -15,19 +15,23 @@
       ]
     }
 
-``planner`` and ``assumed`` may be left out.
+``planner`` and ``assumed`` may be left out, and of what was assumed everything:
+``delay_ms`` (one number, or [down, up] for each link), ``activation_limit`` and
+``host_limit`` (for each device, null for no limit), ``warmup`` and ``transport``.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
+from dataclasses import asdict
 
-from pipesim.documents.reading import Place, Table, list_of, operator, text, whole
+from pipesim.documents.reading import Place, Table, list_of, number, operator, text, whole
 from pipesim.documents.strict_json import parse_json
 from pipesim.errors import ScheduleError
 from pipesim.files import StrPath, read_text, write_text
-from pipesim.schedule import Schedule
+from pipesim.schedule import Assumptions, Schedule
 
 __all__ = ["load_plan", "plan_json", "read_plan", "save_plan"]
 
@@ -53,7 +57,7 @@ def read_plan(value: object, place: Place) -> Schedule:
     plan = Table(value, place)
     plan.take_head(_FORMAT, _VERSION)
     planner = plan.take_or("planner", text, "")
-    assumed: dict[str, object] = plan.take_or("assumed", _mapping, {})
+    assumed = plan.take_or("assumed", _assumptions, Assumptions())
     placement = plan.take("placement", list_of(whole))
     microbatches = plan.take("microbatches", whole)
     orders = plan.take("orders", list_of(list_of(operator)))
@@ -74,30 +78,56 @@ def save_plan(schedule: Schedule, path: StrPath) -> None:
     ------
     FormatError
         The file cannot be written.
-    ScheduleError
-        ``assumed`` holds what JSON cannot (an infinity, an array).
     """
     write_text(path, plan_json(schedule))
 
 
 def plan_json(schedule: Schedule) -> str:
     """Return the text of a plan's file."""
-    try:
-        assumed = json.dumps(dict(schedule.assumed), ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise ScheduleError(f"what the plan assumed is not JSON: {error}") from None
     orders = ",\n".join(f"    {json.dumps([str(op) for op in order])}" for order in schedule.orders)
     lines = {
         "format": json.dumps(_FORMAT),
         "version": str(_VERSION),
         "planner": json.dumps(schedule.planner, ensure_ascii=False),
-        "assumed": assumed,
+        "assumed": json.dumps(_assumed(schedule.assumed), ensure_ascii=False, allow_nan=False),
         "placement": json.dumps([int(device) for device in schedule.placement]),
         "microbatches": str(int(schedule.microbatches)),
         "orders": f"[\n{orders}\n  ]",
     }
     body = ",\n".join(f'  "{key}": {value}' for key, value in lines.items())
     return f"{{\n{body}\n}}\n"
+
+
+def _assumed(assumed: Assumptions) -> dict[str, object]:
+    """What a planner assumed in JSON types, without what it says nothing of."""
+    said = {key: value for key, value in asdict(assumed).items() if value is not None}
+    for key in ("activation_limit", "host_limit"):
+        if key in said:
+            said[key] = [None if math.isinf(limit) else limit for limit in said[key]]
+    return said
+
+
+def _assumptions(value: object, place: Place) -> Assumptions:
+    table = Table(value, place)
+    assumed = Assumptions(
+        delay_ms=table.take_or("delay_ms", _delays, None),
+        activation_limit=table.take_or("activation_limit", list_of(_limit), None),
+        host_limit=table.take_or("host_limit", list_of(_limit), None),
+        warmup=table.take_or("warmup", list_of(whole), None),
+        transport=table.take_or("transport", text, None),
+    )
+    table.close()
+    return assumed
+
+
+def _delays(value: object, place: Place) -> float | list[list[float]]:
+    if isinstance(value, list):
+        return list_of(list_of(number))(value, place)
+    return number(value, place)
+
+
+def _limit(value: object, place: Place) -> float:
+    return math.inf if value is None else number(value, place)
 
 
 def _mapping(value: object, place: Place) -> dict[str, object]:

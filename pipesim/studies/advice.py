@@ -70,7 +70,7 @@ def advice(comparison: Comparison) -> str:
 
 def _changes(row: Row) -> int:
     """How much a system changes of what runs today."""
-    if np.any(np.asarray(row.schedule.assumed.get("delay_ms", 0.0), dtype=np.float64)):
+    if row.schedule.assumed.slow_links:
         return _REPLANNED
     return _DELEGATED if row.system.transport == "delegated" else _AS_IS
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from pipesim.documents import plan_json
 from pipesim.documents.plan_json import load_plan, save_plan
 from pipesim.errors import FormatError, ScheduleError
 from pipesim.scenario import Scenario
-from pipesim.schedule import Op, Schedule
+from pipesim.schedule import Assumptions, Op, Schedule
 from tests.formats.mutations import damaged
 from tests.strategies import cases
 
@@ -22,7 +23,10 @@ def gpipe(stages: int, microbatches: int, *, planner: str = "gpipe") -> Schedule
     orders = [
         [Op(kind, s, m) for kind in ("F", "BW") for m in range(microbatches)] for s in range(stages)
     ]
-    return Schedule(orders, range(stages), microbatches, planner, {"delay_ms": [0.5, 20], "x": {}})
+    return Schedule(orders, range(stages), microbatches, planner, ASSUMED)
+
+
+ASSUMED = Assumptions(delay_ms=[[0.5, 20]], activation_limit=[3, math.inf])
 
 
 SMALL = """\
@@ -30,7 +34,7 @@ SMALL = """\
   "format": "pipesim-plan",
   "version": 1,
   "planner": "gpipé",
-  "assumed": {"delay_ms": [0.5, 20], "x": {}},
+  "assumed": {"delay_ms": [[0.5, 20.0]], "activation_limit": [3.0, null]},
   "placement": [0, 1],
   "microbatches": 2,
   "orders": [
@@ -68,25 +72,25 @@ def test_planner_and_assumed_may_be_left_out(path: Path) -> None:
     plan = json.loads(SMALL)
     del plan["planner"], plan["assumed"]
     schedule = load(path, json.dumps(plan))
-    assert (schedule.planner, schedule.assumed) == ("", {})
+    assert (schedule.planner, schedule.assumed) == ("", Assumptions())
 
 
-json_values = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=8,
+times = st.floats(0, 1e15)
+assumptions = st.builds(
+    Assumptions,
+    delay_ms=st.none() | times | st.lists(st.lists(times, min_size=2, max_size=2), max_size=3),
+    activation_limit=st.none() | st.lists(times | st.just(math.inf), max_size=3),
+    host_limit=st.none() | st.lists(times | st.just(math.inf), max_size=3),
+    warmup=st.none() | st.lists(st.integers(0, 99), max_size=3),
+    transport=st.none() | st.text(),
 )
 
 
-@given(cases(), st.dictionaries(st.text(), json_values, max_size=3))
+@given(cases(), assumptions)
 def test_round_trip(
     tmp_path_factory: pytest.TempPathFactory,
     case: tuple[Scenario, Schedule],
-    assumed: dict[str, object],
+    assumed: Assumptions,
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "round_trip.json"
     _, made = case
@@ -97,12 +101,9 @@ def test_round_trip(
     assert load_plan(path) == other
 
 
-@pytest.mark.parametrize("value", [float("inf"), float("nan"), {1, 2}, object()])
-def test_assumptions_must_be_json(path: Path, value: object) -> None:
-    made = gpipe(1, 1)
-    with pytest.raises(ScheduleError, match="what the plan assumed is not JSON: "):
-        save_plan(Schedule(made.orders, [0], 1, "x", {"limit": value}), path)
-    assert not path.exists()
+def test_assumptions_are_no_mapping() -> None:
+    with pytest.raises(ScheduleError, match="what a plan assumed is told by Assumptions"):
+        Schedule(gpipe(1, 1).orders, [0], 1, "x", {"delay_ms": 0.0})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -123,7 +124,9 @@ def test_assumptions_must_be_json(path: Path, value: object) -> None:
         ("pipesim-plan", "pipesim-scenario", ": format", "must be 'pipesim-plan'"),
         ('"version": 1', '"version": 3', ": version", "reads version 1, not 3"),
         ('"gpipé"', "null", ": planner", "must be a text, not None"),
-        ('{"delay_ms": [0.5, 20], "x": {}}', "[]", ": assumed", "must be an object"),
+        ("[[0.5, 20.0]]", "[0.5]", ": assumed.delay_ms[0]", "must be a list, not 0.5"),
+        ("[3.0, null]", '["3"]', ": assumed.activation_limit[0]", "must be a finite number"),
+        ('"activation_limit"', '"limit"', ": assumed.limit", "unknown key"),
         ('"microbatches": 2,', "", "", "the key microbatches is missing"),
         ('"microbatches": 2', '"microbatches": 2.0', ": microbatches", "a whole number"),
         ('"microbatches": 2', '"microbatches": 0', ": microbatches", "must be at least 1"),

@@ -17,7 +17,7 @@ from pipesim.program import Compute, Group, Message, Program
 from pipesim.scenario import Array
 from pipesim.schedule import Op, Schedule
 from pipesim.transport import Exchange, Ideal, Isolated, Nccl, Transport
-from tests.engine.test_simpy import TWO, deadlocked, gpipe
+from tests.engine.test_simpy import TWO, deadlocked, gpipe, unmet
 from tests.strategies import cases, transports
 
 TOLERANCE = 1e-9
@@ -151,11 +151,7 @@ def test_deadlocks_are_named_as_the_engine_names_them() -> None:
 
 def test_a_kernel_that_nobody_meets_is_a_deadlock_too() -> None:
     scenario = Scenario(stages=2, microbatches=1)
-    program = lower(gpipe(scenario), scenario, Ideal())
-    stray = Message(Op("F", 0, 0), Op("F", 1, 0))
-    first = (*program.instructions[0], Group(0, (stray,), ()))
-    program = Program(program.schedule, Nccl(), (first, program.instructions[1]))
-    assert blocked(program, scenario) == ("device 0 never completes 0F0→1F0",)
+    assert blocked(unmet(), scenario) == ("device 0 never completes 0F0→1F0",)
 
 
 def test_a_message_that_nobody_sends_is_a_deadlock_too() -> None:

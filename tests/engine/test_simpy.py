@@ -106,7 +106,7 @@ def test_delegates_carry_messages_in_turn() -> None:
 
 def test_delegation_takes_copies_and_a_base_latency_off_the_launch_queue() -> None:
     scenario = TWO.replaced(message_bytes=2000.0)
-    transport = Delegated(base_ms=4.0, copy_ms=1.0, copy_bytes_per_ms=1000.0)
+    transport = Delegated(base_ms=4.0, copy_base_ms=1.0, copy_bytes_per_ms=1000.0)
     timeline = simulate(scenario, gpipe(scenario), transport)
     assert starts(timeline, "0F1", "1F0") == [10, 10 + 3 + 4 + 3]
     steps = [s for s in timeline.comm if s.message.producer == Op("F", 0, 0)]
@@ -178,13 +178,17 @@ def test_a_deadlock_names_each_device_and_what_it_waits_for() -> None:
     )
 
 
-def test_a_kernel_that_nobody_meets_is_a_deadlock_too() -> None:
-    scenario = Scenario(stages=2, microbatches=1)
-    program = lower(gpipe(scenario), scenario, Ideal())
+def unmet() -> Program:
+    """Both devices compute without waiting for anything; one sends what nobody receives."""
+    schedule = gpipe(Scenario(stages=2, microbatches=1))
+    first, second = (tuple(map(Compute, order)) for order in schedule.orders)
     stray = Message(Op("F", 0, 0), Op("F", 1, 0))
-    first = (*program.instructions[0], Group(0, (stray,), ()))
+    return Program(schedule, Nccl(), ((*first, Group(0, (stray,), ())), second))
+
+
+def test_a_kernel_that_nobody_meets_is_a_deadlock_too() -> None:
     with pytest.raises(DeadlockError, match="device 0 never completes 0F0→1F0"):
-        run(Program(program.schedule, Nccl(), (first, program.instructions[1])), scenario)
+        run(unmet(), Scenario(stages=2, microbatches=1))
 
 
 def test_a_program_runs_only_under_its_own_shape() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pipesim import Scenario, plan, simulate
 from pipesim.analysis import slackness, warmup
 from pipesim.errors import ScheduleError
-from pipesim.schedule import Schedule
+from pipesim.schedule import Assumptions, Schedule
 from planners import names, registry, summary
 from planners.pipemorph import initial_warmup, replanned_warmup
 from tests.strategies import scenarios
@@ -143,13 +143,15 @@ def test_pipemorph_holds_no_more_than_device_and_host(scenario: Scenario, host: 
 
 def test_a_plan_says_what_it_assumed() -> None:
     scenario = Scenario(activation_limit=[8, 8, 8, float("inf")]).with_delay(20, [0])
-    assert plan(scenario, "zerobubble").assumed == {
-        "delay_ms": 0.0,
-        "activation_limit": [8, 8, 8, None],
-    }
+    blind = plan(scenario, "zerobubble").assumed
+    assert blind == Assumptions(delay_ms=0.0, activation_limit=[8, 8, 8, float("inf")])
+    assert blind.blind_to_delays
+    assert not blind.slow_links
     assumed = plan(scenario, "pipemorph").assumed
-    assert assumed["delay_ms"] == [[20, 20], [0, 0], [0, 0]]
-    assert assumed["warmup"] == [8, 5, 3, 1]
+    assert assumed.delay_ms == ((20, 20), (0, 0), (0, 0))
+    assert assumed.warmup == (8, 5, 3, 1)
+    assert assumed.slow_links
+    assert not assumed.blind_to_delays
 
 
 def reversed_gpipe(scenario: Scenario) -> Schedule:

@@ -55,7 +55,7 @@ def test_it_stops_where_its_plan_meets_the_bound() -> None:
     scenario = Scenario().with_delay(20, [0])
     schedule = search(scenario, seconds=60.0)  # returns at once
     assert simulate(scenario, schedule).iteration_ms == 410
-    assert schedule.assumed["transport"] == "ideal"
+    assert schedule.assumed.transport == "ideal"
 
 
 def test_it_may_plan_for_nccl() -> None:

@@ -321,7 +321,7 @@ ONE_WAY = Scenario(stages=3, microbatches=4, latency_ms=[[20, 0], [0, 0]])
         (ONE_WAY, Nccl(), 3, "must be occupancy"),
         (SMALL, Exchange(base_ms=1), 3, "leave the transport's own costs out"),
         (SMALL.replaced(message_bytes=8), Nccl(bytes_per_ms=8), 3, "own costs out"),
-        (SMALL, Delegated(copy_ms=1), 1, "own costs out"),
+        (SMALL, Delegated(copy_base_ms=1), 1, "own costs out"),
         (SMALL, Nccl(p2p_streams="peer"), 3, "p2p_streams = device"),
     ],
 )

@@ -60,7 +60,7 @@ def written(run: Run, off_ns: int = 0, switches: tuple[Switch, ...] = ()) -> str
     return result_json(run, ranks)
 
 
-COSTLY = Delegated(base_ms=1.0, copy_ms=0.5)
+COSTLY = Delegated(base_ms=1.0, copy_base_ms=0.5)
 
 
 def small(transport: str | Transport = COSTLY, **options: Any) -> Run:

@@ -17,7 +17,7 @@ from pipesim.replay.run import run_json
 from pipesim.replay.run.run import LinkFault, Run
 from pipesim.replay.run.run_json import load_run, run_document, save_run
 from pipesim.scenario import Scenario
-from pipesim.schedule import Op, Schedule
+from pipesim.schedule import Assumptions, Op, Schedule
 from pipesim.transport import Delegated, Nccl, Transport
 from planners import plan
 from tests.formats.mutations import damaged, strange
@@ -224,7 +224,7 @@ def test_writing_into_a_missing_folder(tmp_path: Path) -> None:
 
 def test_schedules_keep_their_names(path: Path) -> None:
     run = prepared()
-    named = Schedule(run.schedule.orders, range(3), 4, "mine", {"why": ["é", 1.5]})
+    named = Schedule(run.schedule.orders, range(3), 4, "mine", Assumptions(transport="é"))
     save_run(changed(run, schedule=named), path)
     again = load_run(path).schedule
-    assert (again.planner, again.assumed) == ("mine", {"why": ["é", 1.5]})
+    assert (again.planner, again.assumed) == ("mine", Assumptions(transport="é"))

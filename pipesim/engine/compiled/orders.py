@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pipesim.engine.compiled.loops import COMPLETE, MISSING, time_orders
-from pipesim.engine.compiled.weights import Layout, blocks
+from pipesim.engine.compiled.weights import blocks
 from pipesim.errors import ScenarioError, ScheduleError
 from pipesim.scenario import KINDS, Array, Scenario
 from pipesim.schedule import Op, Schedule
@@ -104,17 +104,15 @@ class OrderEvaluator:
         self.scenario = scenario
         self.transport = route
         n = scenario.microbatches
-        self._layout = Layout(scenario.stages, n)
         weights = list(blocks(scenario, route))
         kinds = np.stack(weights[1:5])
-        copy, flight, hold = weights[6], weights[7], weights[10]
-        delegated = isinstance(route, Delegated)
+        copy, flight = weights[6], weights[7]
         most = scenario.stages * n
         self.constants = (
             kinds.ravel(),
             np.repeat(np.arange(scenario.stages, dtype=np.int32), n),
             np.array(scenario.placement, dtype=np.int32),
-            hold if delegated else flight,
+            flight,
             copy,
             min(route.delegates or 0, most) if isinstance(route, Delegated) else 0,
             scenario.released_by_b,
@@ -129,9 +127,7 @@ class OrderEvaluator:
             It does not fit the scenario.
         """
         schedule.check_fits(self.scenario)
-        codes = [self.code(op) for order in schedule.orders for op in order]
-        first = np.cumsum([0, *map(len, schedule.orders)], dtype=np.int32)
-        return Orders(np.array(codes, dtype=np.int32), first)
+        return Orders(schedule.codes, np.array(schedule.first, dtype=np.int32))
 
     def decode(self, codes: ArrayLike, first: ArrayLike) -> Schedule:
         """Return the schedule that codes stand for.
@@ -148,7 +144,7 @@ class OrderEvaluator:
 
     def code(self, op: Op) -> int:
         """The code of one operator."""
-        return self._layout.duration(*op) - 1
+        return op.code(self.scenario.stages, self.scenario.microbatches)
 
     def op(self, code: int) -> Op:
         """The operator of one code."""

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from pipesim.errors import ScenarioError
-from pipesim.scenario import KINDS, LARGEST, Array, Kind, Scenario
-from pipesim.transport import Delegated, Isolated, Transport
+from pipesim.scenario import KINDS, LARGEST, Array, Scenario
+from pipesim.transport import Isolated, Transport
 
 __all__ = ["NOTHING", "VARIABLE", "Layout", "blocks", "stacked"]
 
@@ -24,10 +24,10 @@ NOTHING = 0
 """The entry of the vector that is always zero."""
 
 LinkBlock: TypeAlias = Literal["transfer", "copy"]
-WayBlock: TypeAlias = Literal["flight", "occupancy", "latency", "hold"]
+WayBlock: TypeAlias = Literal["flight", "occupancy", "latency"]
 
 _LINK_BLOCKS: tuple[LinkBlock, ...] = ("transfer", "copy")
-_WAY_BLOCKS: tuple[WayBlock, ...] = ("flight", "occupancy", "latency", "hold")
+_WAY_BLOCKS: tuple[WayBlock, ...] = ("flight", "occupancy", "latency")
 
 VARIABLE = {
     "forward_ms": "F",
@@ -47,21 +47,28 @@ class Layout:
     stages: int
     microbatches: int
 
-    def duration(self, kind: Kind, stage: int, microbatch: int) -> int:
-        """The duration of one operator."""
-        row = KINDS.index(kind) * self.stages + stage
-        return 1 + row * self.microbatches + microbatch
+    def durations(self, codes: NDArray[np.int32]) -> NDArray[np.int32]:
+        """The durations of operators by their code, see :meth:`pipesim.schedule.Op.code`."""
+        return codes + 1
 
-    def link(self, block: LinkBlock, link: int) -> int:
-        """A time of one link: ``transfer`` or ``copy``."""
-        before = len(KINDS) * self.stages * self.microbatches
-        return 1 + before + _LINK_BLOCKS.index(block) * (self.stages - 1) + link
+    def links(self, block: LinkBlock) -> list[int]:
+        """The times of each link: ``transfer`` or ``copy``."""
+        first = self._before_links + _LINK_BLOCKS.index(block) * self._links
+        return list(range(first, first + self._links))
 
-    def way(self, block: WayBlock, link: int, direction: int) -> int:
-        """A time of one link and direction: ``flight``, ``occupancy``, ``latency``, ``hold``."""
-        before = self.link("transfer", 0) + len(_LINK_BLOCKS) * (self.stages - 1)
-        row = _WAY_BLOCKS.index(block) * (self.stages - 1) + link
-        return before + 2 * row + direction
+    def ways(self, block: WayBlock) -> list[tuple[int, int]]:
+        """The times of each link, down and up: ``flight``, ``occupancy`` or ``latency``."""
+        before = self._before_links + len(_LINK_BLOCKS) * self._links
+        first = before + 2 * _WAY_BLOCKS.index(block) * self._links
+        return [(first + 2 * link, first + 2 * link + 1) for link in range(self._links)]
+
+    @property
+    def _links(self) -> int:
+        return self.stages - 1
+
+    @property
+    def _before_links(self) -> int:
+        return 1 + len(KINDS) * self.stages * self.microbatches
 
 
 def blocks(
@@ -75,12 +82,8 @@ def blocks(
     latency = varied.get("latency_ms", scenario.latency_ms)
     occupancy = varied.get("occupancy_ms", scenario.occupancy_ms)
     delay = latency + occupancy
-    base: float = getattr(transport, "base_ms", 0.0)
-    rate: float = getattr(transport, "bytes_per_ms", np.inf)
-    transfer = base + scenario.message_bytes / rate
-    copy = np.zeros_like(transfer)
-    if isinstance(transport, Delegated):
-        copy = transport.copy_ms + scenario.message_bytes / transport.copy_bytes_per_ms
+    transfer = transport.transfer_ms(scenario.message_bytes)
+    copy = transport.copy_ms(scenario.message_bytes)
     factor = _slowdown(scenario, transport, delay)
 
     yield np.zeros(1)
@@ -93,7 +96,6 @@ def blocks(
     yield delay + transfer[:, None]  # flight
     yield occupancy
     yield latency
-    yield base + delay  # hold
 
 
 def _slowdown(scenario: Scenario, transport: Transport, delay_ms: Array) -> Array | None:

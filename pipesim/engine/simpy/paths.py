@@ -89,8 +89,7 @@ class Delegation:
         on(produced, self._produced[message].succeed)
 
     def _copy_ms(self, message: Message) -> float:
-        size = self.state.message_bytes(message)
-        return self.transport.copy_ms + size / self.transport.copy_bytes_per_ms
+        return self.transport.copy_ms(self.state.message_bytes(message))
 
     def _copy_out(self, device: int, messages: list[Message]) -> Generator[Event, object, None]:
         for message in messages:
@@ -101,8 +100,9 @@ class Delegation:
     def _delegate(self, device: int, messages: list[Message]) -> Generator[Event, object, None]:
         for message in messages:
             yield self._on_sending_host[message]
-            delay = self.state.delay_ms[message.link][message.direction]
-            yield from self._hold(message, "delegate", device, self.transport.base_ms + delay)
+            held_ms = self.state.transfer_ms(message)
+            held_ms += self.state.delay_ms[message.link][message.direction]
+            yield from self._hold(message, "delegate", device, held_ms)
             self._on_receiving_host[message].succeed()
 
     def _copy_in(self, device: int, messages: list[Message]) -> Generator[Event, object, None]:

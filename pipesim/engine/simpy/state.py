@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 from simpy import Environment, Event
 
 from pipesim.program import Compute, Message, Program
@@ -43,10 +42,7 @@ class State:
 
     def transfer_ms(self, message: Message) -> float:
         """Time that a message's bytes take under the transport, without the link's delay."""
-        transport = self.program.transport
-        base: float = getattr(transport, "base_ms", 0.0)
-        rate: float = getattr(transport, "bytes_per_ms", np.inf)
-        return base + self.message_bytes(message) / rate
+        return self.program.transport.transfer_ms(self.message_bytes(message))
 
     def message_bytes(self, message: Message) -> float:
         """Size of a message."""

@@ -65,8 +65,6 @@ def offloaded(run: Run, device: int) -> frozenset[tuple[int, int]]:
     They are those of the forwards that run while it holds as many as it may.
     """
     limit = float(run.scenario.activation_limit[device])
-    given_back = {"B": run.scenario.released_by_b, "BW": 1.0}
-    given_back["W"] = 1 - given_back["B"]
     held = 0.0
     away: set[tuple[int, int]] = set()
     for op in run.schedule.orders[device]:
@@ -77,5 +75,5 @@ def offloaded(run: Run, device: int) -> frozenset[tuple[int, int]]:
             else:
                 held += 1
         elif at not in away:
-            held -= given_back[op.kind]
+            held -= run.scenario.released(op.kind)
     return frozenset(away)

@@ -251,15 +251,14 @@ class Run:
 
     def transfer_ms(self, message: Message) -> float:
         """Time that the transport says a direct transfer takes, without the link's delay."""
-        base: float = getattr(self.transport, "base_ms", 0.0)
-        rate: float = getattr(self.transport, "bytes_per_ms", float("inf"))
-        return base + float(self.scenario.message_bytes[message.link]) / rate
+        return self.transport.transfer_ms(self._message_bytes(message))
 
     def copy_ms(self, message: Message) -> float:
         """Time that the transport says a copy to or from the host takes."""
-        latency: float = getattr(self.transport, "copy_ms", 0.0)
-        rate: float = getattr(self.transport, "copy_bytes_per_ms", float("inf"))
-        return latency + float(self.scenario.message_bytes[message.link]) / rate
+        return self.transport.copy_ms(self._message_bytes(message))
+
+    def _message_bytes(self, message: Message) -> float:
+        return float(self.scenario.message_bytes[message.link])
 
     def delegate_ms(self, message: Message) -> float:
         """Time that a message occupies its delegate."""
