@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pipesim.documents.plan_json import load_plan, save_plan
     from pipesim.documents.scenario_toml import load_scenario, save_scenario
-    from pipesim.engine import simulate
+    from pipesim.engine import evaluate, simulate
     from pipesim.errors import PipesimError
     from pipesim.scenario import Scenario
     from pipesim.schedule import Op, Schedule
@@ -33,6 +33,7 @@ __all__ = [
     "Schedule",
     "Timeline",
     "compare",
+    "evaluate",
     "load_plan",
     "load_scenario",
     "plan",
@@ -57,6 +58,7 @@ _HOMES = {
     "plan": "planners",
     "save_plan": "pipesim.documents.plan_json",
     "save_scenario": "pipesim.documents.scenario_toml",
+    "evaluate": "pipesim.engine",
     "simulate": "pipesim.engine",
 }
 

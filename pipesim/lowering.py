@@ -146,9 +146,10 @@ class _Messages:
     def group(
         self, device: int, batch: Sequence[int], *, stream: Hashable = 0, blocking: bool = False
     ) -> Group:
-        sends = tuple(self.sent[m] for m in batch if self.ends[m][0] == device)
-        receives = tuple(self.sent[m] for m in batch if self.ends[m][1] == device)
-        return Group(stream, sends, receives, blocking)
+        sides: tuple[list[Message], list[Message]] = [], []
+        for message in batch:
+            sides[self.ends[message][0] != device].append(self.sent[message])
+        return Group(stream, tuple(sides[0]), tuple(sides[1]), blocking)
 
 
 def _posted(messages: _Messages) -> Instructions:

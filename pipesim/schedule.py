@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -271,9 +271,14 @@ class Schedule:
         heads = list(self.first[:-1])
         awake = list(range(self.devices))
         last, weight = cells - n, KINDS.index("W")
+        neighbours: list[set[int]] = [set() for _ in self.orders]
+        for a, b in pairwise(self.placement):
+            neighbours[a].add(b)
+            neighbours[b].add(a)
         while awake:
             device = awake.pop()
-            head, end = heads[device], self.first[device + 1]
+            begin, end = heads[device], self.first[device + 1]
+            head = begin
             while head < end:
                 row, cell = divmod(codes[head], cells)
                 if row == 0:
@@ -287,12 +292,11 @@ class Schedule:
                 if not ready:
                     break
                 placed[codes[head]] = 1
-                result.append(head)
                 head += 1
-                stage = cell // n
-                neighbours = self.placement[max(stage - 1, 0) : stage + 2]
-                awake.extend(other for other in neighbours if other != device)
-            heads[device] = head
+            if head > begin:
+                result += range(begin, head)
+                heads[device] = head
+                awake += neighbours[device] - {device}
         return tuple(result)
 
     def needs(self, op: Op) -> tuple[Op, ...]:

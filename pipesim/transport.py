@@ -34,6 +34,11 @@ class _Checked:
 
     name: ClassVar[str]
 
+    @property
+    def queues(self) -> bool:
+        """Whether kernels queue up on a device, so that lowering decides what is sent when."""
+        return False
+
     def transfer_ms(self, size: Size) -> Size:
         """Time that a message of ``size`` bytes takes besides its link's delay."""
         return 0 * size
@@ -102,6 +107,11 @@ class Nccl(_Wired):
     bytes_per_ms: float = math.inf
     eager_bytes: float = 0.0
 
+    @property
+    def queues(self) -> bool:
+        """Whether kernels queue up on a device, so that lowering decides what is sent when."""
+        return True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.p2p_streams not in ("device", "peer", "direction"):
@@ -124,6 +134,11 @@ class Exchange(_Wired):
     name: ClassVar[str] = "exchange"
     base_ms: float = 0.0
     bytes_per_ms: float = math.inf
+
+    @property
+    def queues(self) -> bool:
+        """Whether kernels queue up on a device, so that lowering decides what is sent when."""
+        return True
 
 
 @dataclass(frozen=True)
@@ -151,6 +166,11 @@ class Delegated(_Checked):
     base_ms: float = 0.0
     copy_base_ms: float = 0.0
     copy_bytes_per_ms: float = math.inf
+
+    @property
+    def queues(self) -> bool:
+        """Whether kernels queue up on a device, so that lowering decides what is sent when."""
+        return self.only_slow
 
     def transfer_ms(self, size: Size) -> Size:
         """Time that a message occupies its delegate besides the link's delay."""

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipesim.analysis import lower_bound_ms
-from pipesim.engine import simulate
+from pipesim.engine import evaluate
 from pipesim.scenario import DOWN, UP, Kind, Scenario
 from pipesim.schedule import Assumptions, Op, Schedule
 from pipesim.transport import Ideal, Transport, transport
@@ -79,7 +79,7 @@ def search(
     if transport(over) == Ideal():
         return board.schedule(best, "search", over)
     schedules = [board.schedule(codes, "search", over) for codes in reversed(candidates)]
-    return min(schedules, key=lambda schedule: simulate(scenario, schedule, over).iteration_ms)
+    return min(schedules, key=lambda schedule: evaluate(scenario, schedule, over))
 
 
 @planner("quick-search")

@@ -6,9 +6,14 @@ typed, :mod:`.output` prints, :mod:`.exit` ends what cannot go on.
 
 from __future__ import annotations
 
+import gc
 import signal
 
 __all__ = ["main"]
+
+_COLLECTED_EVERY = 100_000
+"""Objects between two looks for cycles. Plans and programs of a large pipeline are millions of
+objects without any, and looking for them at Python's pace takes as long as the rest."""
 
 
 def main() -> None:
@@ -17,6 +22,7 @@ def main() -> None:
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, ctrl_c)
+    gc.set_threshold(_COLLECTED_EVERY)
     try:
         from pipesim.cli.app import app
 

@@ -116,7 +116,7 @@ def _show_rows(result: Comparison) -> None:
         Column("slowdown", [_times_as_long(row) for row in rows], tight="slow-\ndown"),
         Column("+ dependency\nms", times([row.dependency_ms for row in rows]), tight="+ dep.\nms"),
         Column("+ HOL\nms", times([row.hol_ms for row in rows])),
-        Column("bubble\n%", [f"{100 * row.timeline.bubble_fraction:.1f}" for row in rows]),
+        Column("bubble\n%", [f"{100 * row.bubble_fraction:.1f}" for row in rows]),
     ]
     plan_columns = [
         Column("warm-up", [_numbers(row.warmup) for row in rows], numeric=False),

@@ -7,16 +7,13 @@ See :func:`attribute` for what the causes are and what the numbers mean.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from itertools import pairwise
 
-from pipesim.engine import run
+from pipesim.engine import Engine, Runs
 from pipesim.explain.causes import CAUSES, Attribution, Cause, LinkEffect, SlowOperator, StageEffect
 from pipesim.explain.operator_times import OUTLIER, OperatorTimes
-from pipesim.lowering import lower
 from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
-from pipesim.timeline import Timeline
 from pipesim.transport import Ideal, Transport
 from pipesim.transport import transport as transport_named
 
@@ -32,6 +29,7 @@ def attribute(
     transport: str | Transport = "ideal",
     *,
     outlier: float = OUTLIER,
+    engine: Engine | None = None,
     progress: Callable[[str], None] = lambda what: None,
 ) -> Attribution:
     """Split an iteration into its causes by what-if analysis.
@@ -84,6 +82,8 @@ def attribute(
         it is with a link removed.
     outlier : float
         See above.
+    engine : {"simpy", "compiled"}, optional
+        Default: SimPy while there is little to do, see :mod:`pipesim.engine.choice`.
     progress : callable
         Called with what is being removed.
 
@@ -115,8 +115,8 @@ def attribute(
     """
     over = transport_named(transport)
     times = OperatorTimes(scenario, schedule, outlier)
-    measured = _WhatIf(scenario, schedule, over)
-    ideal = measured if isinstance(over, Ideal) else _WhatIf(scenario, schedule, Ideal())
+    measured = _WhatIf(scenario, schedule, over, engine)
+    ideal = measured if isinstance(over, Ideal) else _WhatIf(scenario, schedule, Ideal(), engine)
 
     progress("healthy links")
     healthy = scenario.without_delay()
@@ -142,7 +142,7 @@ def attribute(
         )
     ]
     steps = [measured.iteration_ms(scenario) for scenario in left]
-    ideal_run = ideal.run(left[-1])
+    ideal_run = ideal.runs.timeline(left[-1])
     work_ms = float(ideal_run.busy_ms.mean())
     cumulative = [
         hol_ms,
@@ -171,9 +171,11 @@ def attribute(
 class _WhatIf:
     """One program, run under changed scenarios."""
 
-    def __init__(self, scenario: Scenario, schedule: Schedule, over: Transport) -> None:
+    def __init__(
+        self, scenario: Scenario, schedule: Schedule, over: Transport, engine: Engine | None
+    ) -> None:
         self.scenario = scenario
-        self.run: Callable[[Scenario], Timeline] = partial(run, lower(schedule, scenario, over))
+        self.runs = Runs(schedule, over, lowered_for=scenario, engine=engine)
         self._known: list[tuple[Scenario, float]] = []
 
     def iteration_ms(self, changed: Scenario) -> float:
@@ -181,7 +183,7 @@ class _WhatIf:
         for scenario, known_ms in self._known:
             if scenario == changed:
                 return known_ms
-        self._known.append((changed, self.run(changed).iteration_ms))
+        self._known.append((changed, self.runs.makespan_ms(changed)))
         return self._known[-1][1]
 
     def gain_ms(self, changed: Scenario) -> float:

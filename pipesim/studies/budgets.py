@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 from pipesim import analysis
 from pipesim.analysis import smallest_warmup
-from pipesim.engine import simulate
+from pipesim.engine import Engine, Runs
 from pipesim.errors import ScheduleError
 from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
 from planners import plan
 from planners.pipemorph import planned_under_delays
 
-__all__ = ["Budgets", "LinkBudget", "Plan", "budgets"]
+__all__ = ["Budgets", "LinkBudget", "PlanBudgets", "budgets"]
 
 _TOLERANCE = 1e-9
 
@@ -63,8 +63,8 @@ class LinkBudget:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A plan as far as budgets need it: warm-up, links, time, and activations at their peak."""
+class PlanBudgets:
+    """The budgets of a plan's links, its warm-up, its time, and its activations at their peak."""
 
     planner: str
     warmup: tuple[int, ...]
@@ -94,8 +94,8 @@ class Budgets:
     """The budgets of a plan, and the plan with the smallest warm-up for the delays."""
 
     scenario: Scenario
-    current: Plan
-    smallest: Plan
+    current: PlanBudgets
+    smallest: PlanBudgets
 
     def as_dict(self) -> dict[str, object]:
         """Both plans in JSON types."""
@@ -106,7 +106,9 @@ class Budgets:
         }
 
 
-def budgets(scenario: Scenario, planner: str = "zerobubble") -> Budgets:
+def budgets(
+    scenario: Scenario, planner: str = "zerobubble", *, engine: Engine | None = None
+) -> Budgets:
     """Return what each link may have under ``planner``, and the least that absorbs its delay.
 
     The smallest warm-up within all budgets is list-scheduled under the delays, with a split
@@ -131,14 +133,15 @@ def budgets(scenario: Scenario, planner: str = "zerobubble") -> Budgets:
     if not scenario.is_plain:
         raise ScheduleError("delay budgets are known for one stage on each device, in order, only")
     smallest = planned_under_delays(scenario, "smallest warm-up", smallest_warmup(scenario))
+    current = plan(scenario, planner)
     return Budgets(
-        scenario, _examined(scenario, plan(scenario, planner)), _examined(scenario, smallest)
+        scenario, _examined(scenario, current, engine), _examined(scenario, smallest, engine)
     )
 
 
-def _examined(scenario: Scenario, schedule: Schedule) -> Plan:
+def _examined(scenario: Scenario, schedule: Schedule, engine: Engine | None) -> PlanBudgets:
     warmup = analysis.warmup(schedule)
-    fused = any(op.kind == "BW" for order in schedule.orders for op in order)
+    fused = bool(schedule.is_fused.any())
     links = []
     for link, slackness in enumerate(analysis.slackness(warmup)):
         # Without room for one activation more, stage i+1 must give one back before each F.
@@ -158,8 +161,8 @@ def _examined(scenario: Scenario, schedule: Schedule) -> Plan:
                 needed_slackness=int(needed) if math.isfinite(needed) else None,
             )
         )
-    timeline = simulate(scenario, schedule, "ideal")
-    return Plan(
+    timeline = Runs(schedule, "ideal", engine=engine).timeline(scenario)
+    return PlanBudgets(
         schedule.planner,
         warmup,
         tuple(links),

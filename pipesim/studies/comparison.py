@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 from pipesim import analysis
-from pipesim.engine import simulate
+from pipesim.engine import Engine, Runs, simulate
 from pipesim.errors import ScenarioError, SolverError
 from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
@@ -115,6 +115,12 @@ class Row:
         the scenario: where the system cuts them into v chunks, a chunk counts 1/v.
     host_bytes : tuple of float
         The latter in bytes.
+    bubble_fraction : float
+        Part of the iteration, over all devices, in which no operator runs.
+    stage_span_ms : float
+        The longest span of any device, first start to last end.
+    plan_seconds : float
+        How long it took to plan.
     lower_bound_ms : float
         What no schedule of this system's placement can beat.
     """
@@ -122,11 +128,13 @@ class Row:
     system: System
     scenario: Scenario = field(repr=False)
     schedule: Schedule = field(repr=False)
-    timeline: Timeline = field(repr=False)
+    over: Transport = field(repr=False)
     iteration_ms: float
     no_delay_ms: float
     dependency_ms: float
     hol_ms: float
+    bubble_fraction: float
+    stage_span_ms: float
     warmup: tuple[int, ...]
     slackness: tuple[int, ...]
     peak_activations: tuple[float, ...]
@@ -134,6 +142,11 @@ class Row:
     host_bytes: tuple[float, ...]
     plan_seconds: float
     lower_bound_ms: float
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """The run with all its messages, simulated on SimPy when first asked for."""
+        return simulate(self.scenario, self.schedule, self.over)
 
     @property
     def slowdown(self) -> float | None:
@@ -156,8 +169,8 @@ class Row:
             "slowdown": self.slowdown,
             "dependency_ms": self.dependency_ms,
             "hol_ms": self.hol_ms,
-            "bubble_fraction": self.timeline.bubble_fraction,
-            "stage_span_ms": self.timeline.stage_span_ms,
+            "bubble_fraction": self.bubble_fraction,
+            "stage_span_ms": self.stage_span_ms,
             "warmup": list(self.warmup),
             "slackness": list(self.slackness),
             "peak_activations": list(self.peak_activations),
@@ -202,6 +215,7 @@ def compare(
     *,
     delegates: int | None = None,
     optimum_seconds: float | None = None,
+    engine: Engine | None = None,
     progress: Callable[[str], None] = lambda title: None,
 ) -> Comparison:
     """Plan and simulate each system on ``scenario``.
@@ -218,8 +232,11 @@ def compare(
     optimum_seconds : float, optional
         Add a last row: the exact optimum where nothing blocks, solved for in up to this time
         for each of the healthy and the slow scenario.
+    engine : {"simpy", "compiled"}, optional
+        What the figures are computed on. Default: SimPy while there is little to do, see
+        :mod:`pipesim.engine.choice`. Timelines are always SimPy's.
     progress : callable
-        Called with a system's title before it is planned and simulated.
+        Called with a system's title before it is planned and run.
 
     Raises
     ------
@@ -234,39 +251,60 @@ def compare(
     {'pipemorph-cpu': 440.0, 'pipemorph': 410.0}
     """
     rows = []
+    plans = _Plans(plan)
     for name in default_systems(scenario) if systems is None else systems:
         one = system(name)
         progress(one.title)
-        rows.append(_row(one, scenario, delegates, partial(plan, name=one.planner)))
+        rows.append(_row(one, scenario, delegates, plans, engine))
     if optimum_seconds is not None:
         progress("Optimum")
-        rows.append(_optimum_row(scenario, optimum_seconds))
+        rows.append(_optimum_row(scenario, optimum_seconds, engine))
     return Comparison(scenario, analysis.lower_bound_ms(scenario), tuple(rows))
 
 
-def _optimum_row(scenario: Scenario, seconds: float) -> Row:
+class _Plans:
+    """Plans and how long they took to make; none is made twice."""
+
+    def __init__(self, planned: Callable[[Scenario, str], Schedule]) -> None:
+        self._planned = planned
+        self._made: dict[tuple[str, tuple[int, ...], bool], tuple[Schedule, float]] = {}
+
+    def of(self, scenario: Scenario, planner: str, *, healthy: bool) -> tuple[Schedule, float]:
+        """Return the plan for a scenario, or for the same on healthy links, and its seconds.
+
+        It is the same for both where the planner says that it knows of no delay.
+        """
+        key = planner, scenario.placement, healthy and bool(scenario.slow_links)
+        if key not in self._made:
+            other = self._made.get((planner, scenario.placement, False))
+            if other and other[0].assumed.blind_to_delays:
+                return other
+            started = perf_counter()
+            schedule = self._planned(scenario.without_delay() if healthy else scenario, planner)
+            self._made[key] = schedule, perf_counter() - started
+        return self._made[key]
+
+
+def _optimum_row(scenario: Scenario, seconds: float, engine: Engine | None) -> Row:
     from pipesim.studies.optimum import optimum  # and with it a solver
 
     found: list[Result] = []
 
-    def solved(what: Scenario) -> Schedule:
+    def solved(what: Scenario, name: str) -> Schedule:
         found.append(optimum(what, time_limit_s=seconds))
         if found[-1].schedule is None:
             raise SolverError(f"no schedule was found in {seconds:g} s: {found[-1].status}")
         return found[-1].schedule
 
     system = System("optimum", "Optimum", "milp", "ideal")
-    row = _row(system, scenario, None, solved)
+    row = _row(system, scenario, None, _Plans(solved), engine)
     if any(result.status != "optimal" for result in found):
         row = replace(row, system=replace(system, title="Best found"))
-    return replace(row, lower_bound_ms=max(row.lower_bound_ms, found[-1].bound_ms))
+    return replace(row, lower_bound_ms=max(row.lower_bound_ms, found[0].bound_ms))
 
 
 def _row(
-    one: System,
-    whole: Scenario,
-    delegates: int | None,
-    planned: Callable[[Scenario], Schedule],
+    one: System, whole: Scenario, delegates: int | None, plans: _Plans, engine: Engine | None
 ) -> Row:
     cut = one.chunks if whole.is_plain else 1
     scenario = whole.interleaved(cut) if cut > 1 else whole
@@ -274,21 +312,27 @@ def _row(
     over: Transport = transport(one.transport)
     if isinstance(over, Delegated):
         over = Delegated(delegates=delegates)
-    before = planned(healthy)
-    started = perf_counter()
-    schedule = planned(scenario)
-    plan_seconds = perf_counter() - started
-    timeline = simulate(scenario, schedule, over)
-    ideal_ms = simulate(scenario, schedule, "ideal").iteration_ms
+    schedule, plan_seconds = plans.of(scenario, one.planner, healthy=False)
+    before, _ = plans.of(scenario, one.planner, healthy=True)
+    runs, ideal = Runs(schedule, over, engine=engine), Runs(schedule, "ideal", engine=engine)
+    if before is schedule:
+        runs_before, ideal_before = runs, ideal
+    else:
+        runs_before = Runs(before, over, engine=engine)
+        ideal_before = Runs(before, "ideal", engine=engine)
+    timeline = runs.timeline(scenario)
+    ideal_ms = ideal.makespan_ms(scenario)
     return Row(
         system=one,
         scenario=scenario,
         schedule=schedule,
-        timeline=timeline,
+        over=over,
         iteration_ms=timeline.iteration_ms,
-        no_delay_ms=simulate(healthy, before, over).iteration_ms,
-        dependency_ms=ideal_ms - simulate(healthy, before, "ideal").iteration_ms,
+        no_delay_ms=runs_before.makespan_ms(healthy),
+        dependency_ms=ideal_ms - ideal_before.makespan_ms(healthy),
         hol_ms=timeline.iteration_ms - ideal_ms,
+        bubble_fraction=timeline.bubble_fraction,
+        stage_span_ms=timeline.stage_span_ms,
         warmup=(warmup := analysis.warmup(schedule)),
         slackness=analysis.slackness(warmup),
         peak_activations=tuple((timeline.peak_activations / cut).tolist()),

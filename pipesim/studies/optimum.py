@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from milp import Result, solve
-from pipesim.engine import simulate
+from pipesim.engine import Runs, evaluate
 from pipesim.errors import ScheduleError, SolverError
 from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
@@ -38,7 +38,7 @@ def best_within_limits(scenario: Scenario) -> Schedule | None:
             schedule = plan(scenario, name)
         except ScheduleError:  # it is not for this placement, or has no plan for these limits
             continue
-        timeline = simulate(scenario, schedule, "ideal")
+        timeline = Runs(schedule, "ideal").timeline(scenario)
         fits = timeline.peak_activations <= np.asarray(scenario.activation_limit) + _TOLERANCE
         if fits.all() and timeline.iteration_ms < best_ms:
             best, best_ms = schedule, timeline.iteration_ms
@@ -80,7 +80,7 @@ def optimum(
     )
     if result.schedule is None:
         return result
-    iteration_ms = simulate(scenario, result.schedule, "ideal").iteration_ms
+    iteration_ms = evaluate(scenario, result.schedule)
     if not math.isclose(iteration_ms, result.objective_ms, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE):
         raise SolverError(
             f"{solver} says {result.objective_ms:g} ms for its schedule, the engine "

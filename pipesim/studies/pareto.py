@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipesim import analysis
-from pipesim.engine import simulate
+from pipesim.engine import Engine, Runs
 from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
 from planners.search import search
@@ -62,6 +62,7 @@ def pareto(
     scenario: Scenario,
     *,
     moves: int | None = None,
+    engine: Engine | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> list[Point]:
     """Return the plans that trade memory for time, from the least memory to the fastest.
@@ -73,6 +74,8 @@ def pareto(
         beyond them is counted as host memory.
     moves : int, optional
         Of the search for each plan.
+    engine : {"simpy", "compiled"}, optional
+        Default: the compiled evaluator, which the search has loaded.
     progress : callable
         Told what is being planned.
 
@@ -89,7 +92,7 @@ def pareto(
     for limit in range(least, most + 1):
         progress(f"planning for {limit} activations")
         capped = scenario.replaced(activation_limit=float(limit))
-        point = _point(scenario, search(capped, moves=moves))
+        point = _point(scenario, search(capped, moves=moves), engine)
         if not points or point.iteration_ms < points[-1].iteration_ms * (1 - _SAME):
             points.append(point)
         if point.iteration_ms <= bound_ms or point.peak < limit - 1:
@@ -97,8 +100,8 @@ def pareto(
     return points
 
 
-def _point(scenario: Scenario, schedule: Schedule) -> Point:
-    timeline = simulate(scenario, schedule)
+def _point(scenario: Scenario, schedule: Schedule, engine: Engine | None) -> Point:
+    timeline = Runs(schedule, engine=engine).timeline(scenario)
     peaks = timeline.peak_activations
     return Point(
         iteration_ms=timeline.iteration_ms,

@@ -8,7 +8,8 @@ a scenario each takes a time from a vector (:mod:`.weights`); machine code adds 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -21,11 +22,14 @@ from pipesim.engine.compiled.recurrence import Recurrence, recurrence
 from pipesim.engine.compiled.weights import blocks, stacked
 from pipesim.errors import ScenarioError
 from pipesim.program import Program
-from pipesim.scenario import KINDS, Array, Scenario
+from pipesim.scenario import Array, Scenario
 from pipesim.timeline import OpSpan, Timeline
 from pipesim.transport import Nccl
 
 __all__ = ["CompiledProgram", "Evaluation", "compile_program", "run"]
+
+_MOST_WEIGHTS = 8_000_000
+"""Times that are held at once for scenarios of a batch: 64 MB."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +61,8 @@ class CompiledProgram:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        ops = (op for order in program.schedule.orders for op in order)
-        self._kinds = np.array([KINDS.index(op.kind) for op in ops])
+        schedule = program.schedule
+        self._kinds = schedule.codes // (schedule.stages * schedule.microbatches)
         # Which messages are eager depends on their size: usually all or none ever.
         self._recurrences: dict[frozenset[int], Recurrence] = {}
 
@@ -79,11 +83,9 @@ class CompiledProgram:
         """
         self.program.schedule.check_fits(scenario)
         events = self.events(scenario)
-        weights = np.concatenate([b.ravel() for b in blocks(scenario, self.program.transport)])
-        happened = loops.times(events.left, events.right, events.own, weights)
+        happened = loops.times(events.left, events.right, events.own, self._vector(scenario))
         starts, ends = loops.spans(happened, events.left, events.right, events.ends)
-        part = scenario.released_by_b
-        given_back = np.array([loops.TAKES, part, 1 - part, 1.0])[self._kinds]
+        given_back = loops.given_back(scenario)[self._kinds]
         first = events.first
         return Evaluation(
             makespan_ms=float(ends[first[1:] - 1].max() - starts[first[:-1]].min()),
@@ -168,6 +170,34 @@ class CompiledProgram:
         return _batch(
             self.events(scenario), *self._weights(scenario, varied), threads or _processors()
         )
+
+    def makespans_of(self, scenarios: Sequence[Scenario], *, threads: int | None = None) -> Array:
+        """Return the makespans under scenarios that may differ in every time, shape [scenarios].
+
+        Raises
+        ------
+        ScheduleError, DeadlockError
+            As for :meth:`evaluate`.
+        """
+        result = np.empty(len(scenarios))
+        groups: dict[frozenset[int], list[int]] = defaultdict(list)
+        for index, scenario in enumerate(scenarios):
+            self.program.schedule.check_fits(scenario)
+            groups[self._eager_links(scenario)].append(index)
+        size = max(loops.TILE, _MOST_WEIGHTS // len(self._vector(scenarios[0])))
+        parts = (own[at : at + size] for own in groups.values() for at in range(0, len(own), size))
+        for indices in parts:
+            weights = np.stack([self._vector(scenarios[index]) for index in indices])
+            varies = (weights != weights[0]).any(axis=0)
+            varies[1] = True  # a batch needs one
+            columns = np.where(varies, np.cumsum(varies) - 1, -1).astype(np.int32)
+            events = self.events(scenarios[indices[0]])
+            varying = np.ascontiguousarray(weights[:, varies])
+            result[indices] = _batch(events, weights[0], varying, columns, threads or _processors())
+        return result
+
+    def _vector(self, scenario: Scenario) -> Array:
+        return np.concatenate([b.ravel() for b in blocks(scenario, self.program.transport)])
 
     def events(self, scenario: Scenario) -> Recurrence:
         """The program's events under ``scenario``, compiled when they are first asked for."""

@@ -14,7 +14,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from pipesim.scenario import Array
+from pipesim.scenario import KINDS, Array, Scenario
 
 __all__ = [
     "COMPLETE",
@@ -22,6 +22,7 @@ __all__ = [
     "TAKES",
     "TILE",
     "UNDIVIDED",
+    "given_back",
     "jit",
     "makespans",
     "peaks",
@@ -35,6 +36,12 @@ TILE = 16
 
 TAKES = -1.0
 """What a forward gives back: it takes."""
+
+
+def given_back(scenario: Scenario) -> Array:
+    """What an operator of each kind gives back, for :func:`peaks`, shape [4]."""
+    return np.array([TAKES, *map(scenario.released, KINDS[1:])])
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 Indices = NDArray[np.int32]
@@ -72,10 +79,10 @@ def spans(happened: Array, left: Indices, right: Indices, ends: Indices) -> tupl
 
 
 @jit
-def peaks(start_ms: Array, end_ms: Array, given_back: Array, first: Indices) -> Array:
+def peaks(start_ms: Array, end_ms: Array, gives: Array, first: Indices) -> Array:
     """Most activations each device holds, as :meth:`Timeline.in_flight` counts them.
 
-    ``given_back[k]`` is what operator k gives back at its end; ``TAKES``, it takes one at its
+    ``gives[k]`` is what operator k gives back at its end; ``TAKES``, it takes one at its
     start.
     """
     result = np.zeros(len(first) - 1)
@@ -83,7 +90,7 @@ def peaks(start_ms: Array, end_ms: Array, given_back: Array, first: Indices) -> 
         held = taken = given = 0.0
         now = -1.0
         for k in range(first[d], first[d + 1]):
-            takes = given_back[k] == TAKES
+            takes = gives[k] == TAKES
             then = start_ms[k] if takes else end_ms[k]
             if then > now:
                 held += taken - given
@@ -92,7 +99,7 @@ def peaks(start_ms: Array, end_ms: Array, given_back: Array, first: Indices) -> 
             if takes:
                 taken += 1.0
             else:
-                given += given_back[k]
+                given += gives[k]
         held += taken - given
         result[d] = max(result[d], held if held >= 1e-9 else 0.0)
     return result
@@ -160,7 +167,7 @@ def time_orders(
     hold_ms: Array,
     copy_ms: Array,
     delegates: int,
-    released_by_b: float,
+    gives_back: Array,
     starts_ms: Array,
     peak_activations: Array,
 ) -> tuple[float, int]:
@@ -180,8 +187,8 @@ def time_orders(
         How long a message is under way, by link and direction, and on each copy engine.
     delegates : int
         How many messages to one neighbour are under way at once; 0: any number.
-    released_by_b : float
-        Part of an activation that B gives back.
+    gives_back : array, shape [4]
+        Of each kind, see :func:`given_back`.
 
     Returns
     -------
@@ -195,7 +202,7 @@ def time_orders(
         return np.inf, wrong
     stages, devices, cells = len(placement), len(first) - 1, len(stage_of)
     n = cells // stages
-    ends_ms, given_back = np.empty(len(codes)), np.empty(len(codes))
+    ends_ms, gives = np.empty(len(codes)), np.empty(len(codes))
     # When the input of each F (row 0) and of each backward (row 1) is there; below zero: not
     # yet. The first stage's F, and the last stage's backward but for its F, need none.
     there = np.empty((2, cells))
@@ -238,14 +245,7 @@ def time_orders(
             end = start + durations_ms[code]
             starts_ms[k], ends_ms[k], free[d] = start, end, end
             done[cell] |= 1 << kind
-            if kind == 0:
-                given_back[k] = TAKES
-            elif kind == 1:
-                given_back[k] = released_by_b
-            elif kind == 2:
-                given_back[k] = 1.0 - released_by_b
-            else:
-                given_back[k] = 1.0
+            gives[k] = gives_back[kind]
             k += 1
             left -= 1
             if kind == 2:
@@ -279,7 +279,7 @@ def time_orders(
         for d in range(devices):
             peak_activations[d] = np.inf
         return np.inf, COMPLETE
-    held = peaks(starts_ms, ends_ms, given_back, first)
+    held = peaks(starts_ms, ends_ms, gives, first)
     begin, finish = np.inf, 0.0
     for d in range(devices):
         peak_activations[d] = held[d]

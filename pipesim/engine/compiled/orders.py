@@ -18,12 +18,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pipesim.engine.compiled.loops import COMPLETE, MISSING, time_orders
+from pipesim.engine.compiled.loops import COMPLETE, MISSING, given_back, time_orders
 from pipesim.engine.compiled.weights import blocks
 from pipesim.errors import ScenarioError, ScheduleError
 from pipesim.scenario import KINDS, Array, Scenario
 from pipesim.schedule import Op, Schedule
-from pipesim.transport import Delegated, Ideal, Isolated, Transport, transport
+from pipesim.timeline import OpSpan, Timeline
+from pipesim.transport import Delegated, Transport, transport
 
 __all__ = ["OrderEvaluator", "OrderTimes", "Orders"]
 
@@ -95,9 +96,7 @@ class OrderEvaluator:
 
     def __init__(self, scenario: Scenario, over: str | Transport = "ideal") -> None:
         route = transport(over)
-        if not isinstance(route, Ideal | Isolated | Delegated) or getattr(
-            route, "only_slow", False
-        ):
+        if route.queues:
             raise ScenarioError(
                 f"orders alone do not say what {route} does: it needs a compiled program"
             )
@@ -115,7 +114,7 @@ class OrderEvaluator:
             flight,
             copy,
             min(route.delegates or 0, most) if isinstance(route, Delegated) else 0,
-            scenario.released_by_b,
+            given_back(scenario),
         )
 
     def encode(self, schedule: Schedule) -> Orders:
@@ -141,6 +140,14 @@ class OrderEvaluator:
         cuts = np.asarray(first).tolist()
         orders = [ops[a:b] for a, b in pairwise(cuts)]
         return Schedule(orders, self.scenario.placement, self.scenario.microbatches)
+
+    def timeline(self, schedule: Schedule, times: OrderTimes) -> Timeline:
+        """Return the operators' spans of a schedule and its times; messages leave none."""
+        durations = self.constants[0][schedule.codes]
+        starts = times.starts_ms
+        spans = list(map(OpSpan, schedule.ops, starts.tolist(), (starts + durations).tolist()))
+        devices = (tuple(spans[a:b]) for a, b in pairwise(schedule.first))
+        return Timeline(self.scenario, tuple(devices))
 
     def code(self, op: Op) -> int:
         """The code of one operator."""
