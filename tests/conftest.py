@@ -1,17 +1,36 @@
-"""Settings of the whole suite."""
+"""Settings of the whole suite.
+
+How many examples a property test tries is a matter of the profile: ``default`` for a quick
+look, ``ci`` in .ci/run, ``thorough`` for a long search. ``HYPOTHESIS_PROFILE`` in the
+environment names one, as does pytest's ``--hypothesis-profile``.
+"""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
-    "pipesim",
-    deadline=None,
+    "default",
+    deadline=None,  # how long an example takes says how busy the machine is
     derandomize=True,
-    max_examples=150,
+    max_examples=50,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
+settings.register_profile("ci", settings.get_profile("default"), max_examples=150)
 settings.register_profile(
-    "thorough", settings.get_profile("pipesim"), max_examples=5000, derandomize=False
+    "thorough", settings.get_profile("default"), max_examples=5000, derandomize=False
 )
-settings.load_profile("pipesim")
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.fixture
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in an empty folder, with nobody's settings of the command line."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.delenv("PIPESIM_TRACEBACK", raising=False)
+    return tmp_path

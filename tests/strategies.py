@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from pipesim.errors import ScheduleError
@@ -9,6 +10,12 @@ from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
 from pipesim.transport import Delegated, Exchange, Ideal, Isolated, Nccl, Transport
 from planners import names, plan
+
+
+def examples(fraction: float) -> settings:
+    """Settings of a test whose examples are dear: it tries this part of the profile's number."""
+    return settings(max_examples=max(1, round(fraction * settings.default.max_examples)))
+
 
 times = st.one_of(
     st.just(0.0),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from pipesim import analysis
 from pipesim.analysis.bounds import (
@@ -22,7 +22,7 @@ from pipesim.engine import simulate
 from pipesim.scenario import Scenario
 from pipesim.timeline import Timeline
 from planners import plan
-from tests.strategies import planned, scenarios
+from tests.strategies import examples, planned, scenarios
 
 
 def ideal(scenario: Scenario) -> Iterator[tuple[Timeline, bool]]:
@@ -33,7 +33,7 @@ def ideal(scenario: Scenario) -> Iterator[tuple[Timeline, bool]]:
         yield timeline, bool(fits.all())
 
 
-@settings(max_examples=25, deadline=None)
+@examples(1 / 6)
 @given(scenarios(limited=True))
 def test_no_planner_is_below_the_bound(scenario: Scenario) -> None:
     small = scenario.microbatches * scenario.stages <= 24
@@ -45,7 +45,7 @@ def test_no_planner_is_below_the_bound(scenario: Scenario) -> None:
         assert bound <= timeline.iteration_ms * (1 + 1e-9)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(1 / 6)
 @given(scenarios(limited=True))
 def test_windows_hold_every_schedule_within_the_horizon(scenario: Scenario) -> None:
     if scenario.microbatches * scenario.stages > 24:

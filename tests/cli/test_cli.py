@@ -7,13 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 import pipesim
-from pipesim.cli.app import app
 from pipesim.documents.plan_json import load_plan
 from pipesim.documents.scenario_toml import load_scenario, save_scenario
 from pipesim.scenario import Scenario
+from tests.cli.running import PIPESIM, error, invoke, stdout
+
+pytestmark = pytest.mark.usefixtures("in_folder")
 
 SLOW = ["--delay", "20ms", "--link", "0"]
 COMMANDS = [
@@ -21,38 +22,6 @@ COMMANDS = [
     "planners", "replay", "import timeline", "import production", "import megatron",
     "import profiler", "import torch-csv",
 ]  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("COLUMNS", raising=False)
-    monkeypatch.delenv("PIPESIM_TRACEBACK", raising=False)
-
-
-def invoke(*args: str, width: int | None = None) -> Result:
-    env = {"COLUMNS": str(width)} if width else {}
-    return CliRunner(env=env).invoke(app, args, prog_name="pipesim")
-
-
-def stdout(*args: str, width: int | None = None) -> str:
-    result = invoke(*args, width=width)
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
-def error(*args: str) -> str:
-    """The one line of an error, after it was checked to be one and to leave nothing behind."""
-    before = sorted(Path().iterdir())
-    result = invoke(*args)
-    assert result.exit_code == 2, result.output
-    assert result.stdout == ""
-    assert result.stderr.startswith("error: ")
-    assert result.stderr.endswith("\n")
-    assert result.stderr.count("\n") == 1
-    assert "a bug" not in result.stderr
-    assert sorted(Path().iterdir()) == before
-    return result.stderr
 
 
 def rows(*args: str) -> dict[str, dict[str, object]]:
@@ -430,8 +399,6 @@ def test_a_bug_is_one_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # -- as a process ------------------------------------------------------------------------
-
-PIPESIM = [sys.executable, "-m", "pipesim"]
 
 
 def test_a_process_on_a_pipe() -> None:

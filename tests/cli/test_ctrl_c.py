@@ -11,12 +11,10 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
-
-
-@pytest.fixture(autouse=True)
-def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = [
+    pytest.mark.skipif(os.name == "nt", reason="POSIX signals"),
+    pytest.mark.usefixtures("in_folder"),
+]
 
 
 def ran(code: str, *args: str) -> subprocess.CompletedProcess[str]:

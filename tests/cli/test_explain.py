@@ -12,16 +12,12 @@ import pytest
 from pipesim.documents.scenario_toml import save_scenario
 from pipesim.scenario import Scenario
 from tests import ROOT
-from tests.cli.test_cli import error, invoke, stdout
+from tests.cli.running import error, invoke, stdout
+
+pytestmark = pytest.mark.usefixtures("in_folder")
 
 SLOW = ["--slow", "0=20ms", "--planner", "zerobubble", "--transport", "nccl"]
 A10 = ROOT / "traces" / "a10-gpt-7b.toml"
-
-
-@pytest.fixture(autouse=True)
-def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("COLUMNS", raising=False)
 
 
 def explained(*args: str) -> dict[str, object]:

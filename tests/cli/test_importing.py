@@ -13,11 +13,12 @@ from typer.testing import CliRunner, Result
 from pipesim.cli.app import app
 from pipesim.documents.scenario_toml import load_scenario
 from pipesim.scenario import Scenario
-from tests.formats.test_megatron import ALL, PLAIN
-from tests.formats.test_operator_timeline import ZERO
-from tests.formats.test_production import SAMPLE
-from tests.formats.test_profiler import RANK0, RANK1, rank
+from tests import ROOT
+from tests.formats.megatron_logs import ALL, PLAIN
+from tests.formats.production_traces import SAMPLE
+from tests.formats.profiler_traces import RANK0, RANK1, rank
 
+ZERO = ROOT / "traces" / "a10_timelines" / "zerobubble_link2_60ms.csv"
 KINDS = ("timeline", "production", "megatron", "profiler")
 
 

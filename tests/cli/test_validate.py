@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
-from tests.cli.test_cli import _in_folder, error, invoke, stdout  # noqa: F401 - the fixture
+from tests.cli.running import error, invoke, stdout
+
+pytestmark = pytest.mark.usefixtures("in_folder")
 
 TRACES = ROOT / "traces"
 RUNS = str(TRACES / "measured_iterations.csv")

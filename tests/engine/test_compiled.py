@@ -17,14 +17,8 @@ from pipesim.program import Compute, Group, Message, Program
 from pipesim.scenario import Array
 from pipesim.schedule import Op, Schedule
 from pipesim.transport import Exchange, Ideal, Isolated, Nccl, Transport
-from tests.engine.test_simpy import TWO, deadlocked, gpipe, unmet
+from tests.engine.programs import TWO, close, deadlocked, gpipe, unmet
 from tests.strategies import cases, transports
-
-TOLERANCE = 1e-9
-
-
-def close(value: object) -> object:
-    return pytest.approx(value, rel=TOLERANCE, abs=1e-12)
 
 
 def assert_equal(program: Program, scenario: Scenario) -> None:

@@ -15,7 +15,7 @@ from pipesim.engine.compiled.orders import OrderEvaluator
 from pipesim.errors import PipesimError, ScenarioError, ScheduleError
 from pipesim.schedule import Op, Schedule
 from pipesim.transport import Delegated, Exchange, Ideal, Nccl, Transport, transport
-from tests.engine.test_compiled import close
+from tests.engine.programs import close
 from tests.strategies import cases, transports
 
 unqueued = transports.filter(

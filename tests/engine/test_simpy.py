@@ -8,16 +8,10 @@ from pipesim import Scenario, plan
 from pipesim.engine import run, simulate
 from pipesim.errors import DeadlockError, ScheduleError
 from pipesim.lowering import lower
-from pipesim.program import Compute, Group, Message, Program
-from pipesim.schedule import Op, Schedule
+from pipesim.schedule import Op
 from pipesim.timeline import Timeline
 from pipesim.transport import Delegated, Exchange, Ideal, Isolated, Nccl
-
-TWO = Scenario(stages=2, microbatches=2)
-
-
-def gpipe(scenario: Scenario) -> Schedule:
-    return plan(scenario, "gpipe")
+from tests.engine.programs import TWO, deadlocked, gpipe, unmet
 
 
 def starts(timeline: Timeline, *ops: str) -> list[float]:
@@ -139,36 +133,6 @@ def test_stages_on_one_device_need_no_messages(transport: object) -> None:
     assert timeline.comm == ()
 
 
-def deadlocked() -> Program:
-    """Both devices send in one blocking kernel before they receive in the next."""
-    schedule = Schedule(
-        [
-            [Op("F", 0, 0), Op("F", 0, 1), Op("BW", 0, 0), Op("BW", 0, 1)],
-            [Op("F", 1, 0), Op("BW", 1, 0), Op("F", 1, 1), Op("BW", 1, 1)],
-        ],
-        (0, 1),
-        2,
-    )
-    f0, f1 = (Message(Op("F", 0, m), Op("F", 1, m)) for m in range(2))
-    b0, b1 = (Message(Op("BW", 1, m), Op("BW", 0, m)) for m in range(2))
-    first = [
-        Compute(Op("F", 0, 0)),
-        Compute(Op("F", 0, 1)),
-        Group(0, (f1,), (), blocking=True),
-        Group(0, (f0,), (), blocking=True),
-        Compute(Op("BW", 0, 0), (b0,)),
-        Compute(Op("BW", 0, 1), (b1,)),
-    ]
-    second = [
-        Group(0, (), (f0,), blocking=True),
-        Compute(Op("F", 1, 0), (f0,)),
-        Compute(Op("BW", 1, 0)),
-        Compute(Op("F", 1, 1), (f1,)),
-        Compute(Op("BW", 1, 1)),
-    ]
-    return Program(schedule, Nccl(), (tuple(first), tuple(second)))
-
-
 def test_a_deadlock_names_each_device_and_what_it_waits_for() -> None:
     with pytest.raises(DeadlockError) as caught:
         run(deadlocked(), TWO)
@@ -176,14 +140,6 @@ def test_a_deadlock_names_each_device_and_what_it_waits_for() -> None:
         "device 0 waits in [send 0F1→1F1] for 0F1→1F1",
         "device 1 waits in [receive 0F0→1F0] for 0F0→1F0",
     )
-
-
-def unmet() -> Program:
-    """Both devices compute without waiting for anything; one sends what nobody receives."""
-    schedule = gpipe(Scenario(stages=2, microbatches=1))
-    first, second = (tuple(map(Compute, order)) for order in schedule.orders)
-    stray = Message(Op("F", 0, 0), Op("F", 1, 0))
-    return Program(schedule, Nccl(), ((*first, Group(0, (stray,), ())), second))
 
 
 def test_a_kernel_that_nobody_meets_is_a_deadlock_too() -> None:

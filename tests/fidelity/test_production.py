@@ -8,7 +8,7 @@ import pytest
 
 from pipesim.fidelity.production import transfer_ms, validate_production
 from pipesim.formats.production import read_production
-from tests.formats.test_production import SAMPLE, SHIPPED, small
+from tests.formats.production_traces import SAMPLE, SHIPPED, small
 
 
 def test_the_shipped_trace_is_predicted() -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesim import Scenario, plan, simulate
 from pipesim.analysis import lower_bound_ms
 from pipesim.schedule import Schedule
 from planners.search import list_schedules, search
-from tests.strategies import scenarios
+from tests.strategies import examples, scenarios
 
 LIMITED = Scenario(
     forward_ms=[9, 10, 10, 12],
@@ -28,7 +28,7 @@ def best_list_schedule(scenario: Scenario) -> float:
     )
 
 
-@settings(max_examples=60)
+@examples(2 / 5)
 @given(scenarios(limited=True), st.integers(0, 3))
 def test_it_is_within_the_limits_and_never_worse_than_its_start(
     scenario: Scenario, seed: int

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesim.engine import simulate
@@ -26,7 +26,8 @@ from pipesim.timeline import Timeline
 from pipesim.transport import Delegated, Transport
 from planners import plan
 from tests.formats.mutations import damaged, strange
-from tests.replay.test_run_json import runs, set_to
+from tests.replay.random_runs import runs, set_to
+from tests.strategies import examples
 
 
 @pytest.fixture
@@ -79,7 +80,7 @@ def rows(timeline: Timeline) -> list[list[object]]:
     return ops + comm
 
 
-@settings(max_examples=40)
+@examples(1 / 4)
 @given(runs(), st.sampled_from([0, -(10**9), 123_456_789]))
 def test_round_trip(tmp_path_factory: pytest.TempPathFactory, run: Run, off_ns: int) -> None:
     path = tmp_path_factory.getbasetemp() / "result_round_trip.json"

@@ -7,21 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given
 
 from pipesim.errors import FormatError
-from pipesim.program import Post
 from pipesim.replay.prepare import prepare
 from pipesim.replay.run import run_json
 from pipesim.replay.run.run import LinkFault, Run
 from pipesim.replay.run.run_json import load_run, run_document, save_run
 from pipesim.scenario import Scenario
 from pipesim.schedule import Assumptions, Op, Schedule
-from pipesim.transport import Delegated, Nccl, Transport
 from planners import plan
 from tests.formats.mutations import damaged, strange
-from tests.strategies import cases, transports
+from tests.replay.random_runs import changed, runs, set_to
+from tests.strategies import examples
 
 
 def prepared(transport: str = "delegated", **options: Any) -> Run:
@@ -34,50 +32,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "run.json"
 
 
-@st.composite
-def runs(draw: st.DrawFn) -> Run:
-    scenario, schedule = draw(cases(limited=True))
-    transport = draw(transports.filter(is_of_processes))
-    run = Run(
-        schedule,
-        scenario,
-        transport,
-        compute=draw(st.sampled_from(["sleep", "matmul", "model"])),
-        iterations=draw(st.integers(1, 1000)),
-        warmup=draw(st.integers(0, 10)),
-        timeout_s=draw(st.floats(0.001, 1e6)),
-        seed=draw(st.integers(0, 2**53)),
-    )
-    failover = not isinstance(transport, Delegated) and draw(st.booleans())
-    instructions = [i for device in run.program.instructions for i in device]
-    needed = {run.route(i.message) for i in instructions if isinstance(i, Post)}
-    more: dict[str, Any] = {
-        "delegates": {
-            route: draw(st.integers(1, len(messages)))
-            for route, messages in run.routes.items()
-            if failover or route in needed or draw(st.booleans())
-        }
-    }
-    if failover:
-        more["failover_ms"] = draw(st.floats(0.001, 1e6))
-        if run.messages and draw(st.booleans()):
-            producer = draw(st.sampled_from(run.messages)).producer
-            iteration = draw(st.integers(0, run.iterations - 1))
-            more["fault"] = LinkFault(iteration, producer, draw(st.sampled_from(["raise", "stop"])))
-    return changed(run, **more)
-
-
-def is_of_processes(transport: Transport) -> bool:
-    return transport.name in ("nccl", "exchange", "delegated") and not (
-        isinstance(transport, Nccl) and transport.eager_bytes
-    )
-
-
-def changed(run: Run, **more: Any) -> Run:
-    return Run(**{name: getattr(run, name) for name in run.__dataclass_fields__} | more)
-
-
-@settings(max_examples=60)
+@examples(2 / 5)
 @given(runs())
 def test_round_trip(tmp_path_factory: pytest.TempPathFactory, run: Run) -> None:
     path = tmp_path_factory.getbasetemp() / "run_round_trip.json"
@@ -103,15 +58,6 @@ def test_a_prepared_failover_comes_back(path: Path) -> None:
 def test_the_documented_keys_are_those_written() -> None:
     documented = run_json.__doc__.split("code-block:: json")[1].split("``failover_ms``")[0]
     assert list(json.loads(documented)) == list(run_document(prepared()))
-
-
-def set_to(*place: str | int, to: object) -> Callable[[dict[str, Any]], None]:
-    def change(document: Any) -> None:
-        for key in place[:-1]:
-            document = document[key]
-        document[place[-1]] = to
-
-    return change
 
 
 def without(key: str) -> Callable[[dict[str, Any]], None]:

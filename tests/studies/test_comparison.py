@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from pipesim import Scenario, compare
 from pipesim.errors import ScenarioError, ScheduleError
 from pipesim.studies.comparison import SYSTEMS
-from tests.strategies import scenarios
+from tests.strategies import examples, scenarios
 
 EXAMPLE = Scenario()
 CONTRACT = """
@@ -38,7 +38,7 @@ def test_worked_example(
     assert blocked == result["zerobubble"].hol_ms > 0
 
 
-@settings(max_examples=40)
+@examples(1 / 4)
 @given(scenarios())
 def test_the_parts_of_a_delay_add_up(scenario: Scenario) -> None:
     if not scenario.is_plain:

@@ -12,7 +12,9 @@ from pipesim import Scenario, simulate
 from pipesim.analysis import lower_bound_ms
 from pipesim.plot.pareto import trade_off
 from pipesim.studies.pareto import pareto
-from tests.cli.test_cli import _in_folder, error, stdout  # noqa: F401 - the fixture
+from tests.cli.running import error, stdout
+
+pytestmark = pytest.mark.usefixtures("in_folder")
 
 EXAMPLE = Scenario(activation_limit=4).with_delay(20, [0])
 

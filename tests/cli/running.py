@@ -1,0 +1,37 @@
+"""The command line, in this process and as one of its own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from typer.testing import CliRunner, Result
+
+from pipesim.cli.app import app
+
+PIPESIM = [sys.executable, "-m", "pipesim"]
+
+
+def invoke(*args: str, width: int | None = None) -> Result:
+    env = {"COLUMNS": str(width)} if width else {}
+    return CliRunner(env=env).invoke(app, args, prog_name="pipesim")
+
+
+def stdout(*args: str, width: int | None = None) -> str:
+    result = invoke(*args, width=width)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def error(*args: str) -> str:
+    """The one line of an error, after it was checked to be one and to leave nothing behind."""
+    before = sorted(Path().iterdir())
+    result = invoke(*args)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.endswith("\n")
+    assert result.stderr.count("\n") == 1
+    assert "a bug" not in result.stderr
+    assert sorted(Path().iterdir()) == before
+    return result.stderr
