@@ -140,6 +140,7 @@ def _work(run: Run, place: _Place, output: Path, guard: Guard) -> None:
         doing.finish()
         gc.collect()
     guard.enter("at the end")
+    queue.close()
     clock = clocks.Clock(first, clocks.read(rank, group))
     switches = path.switches if isinstance(path, Failover) else []
     said = rank_document(run, clock, records, switches, doing.report())

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import defaultdict
 from contextlib import contextmanager
 
 import pytest
@@ -24,6 +23,7 @@ from pipesim.scenario import Scenario
 from pipesim.transport import Delegated, Exchange, Nccl
 from planners import plan
 from tests import ROOT
+from tests.processes import PATIENCE_S
 
 CPU = torch.device("cpu")
 SMALL = Scenario(stages=3, microbatches=4)
@@ -32,7 +32,7 @@ V = Scenario(stages=4, microbatches=4, placement=(0, 1, 1, 0)).with_delay(20, li
 GPU_REPLAY = ROOT / "benchmarks" / "gpu_replay.py"
 
 
-def run_of(scenario, transport, planner="zerobubble", timeout_s=5.0):
+def run_of(scenario, transport, planner="zerobubble", timeout_s=PATIENCE_S):
     made = plan(scenario, planner)
     return Run(made, scenario, transport, device="cuda", warmup=0, timeout_s=timeout_s)
 
@@ -124,12 +124,29 @@ class Wire:
     """Carries messages, and what was seen by the stream that sent them, between devices."""
 
     def __init__(self):
-        self.parcels, self.sent = {}, defaultdict(threading.Event)
+        self._parcels, self._closed = {}, False
+        self._changed = threading.Condition()
 
     def send(self, message, tensor, stream):
         assert message.producer in stream.seen
-        self.parcels[message] = (tensor.clone(), set(stream.seen))
-        self.sent[message].set()
+        with self._changed:
+            self._parcels[message] = (tensor.clone(), set(stream.seen))
+            self._changed.notify_all()
+
+    def brings(self, message):
+        """Return a message and what was seen, once it was sent; None: it never will be."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or message in self._parcels, PATIENCE_S)
+            return self._parcels.get(message)
+
+    def has_brought(self, message):
+        return self._closed or message in self._parcels
+
+    def close(self):
+        """Let nobody wait any longer."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
 
 
 class FakeWork:
@@ -139,13 +156,12 @@ class FakeWork:
         self.gpu, self.wire, self.message, self.room = gpu, wire, message, room
 
     def is_completed(self):
-        return self.wire.sent[self.message].is_set()
+        return self.wire.has_brought(self.message)
 
     def wait(self):
         self.gpu.current.seen.add(self.message)
         if self.room is not None:
-            assert self.wire.sent[self.message].wait(5)
-            tensor, seen = self.wire.parcels[self.message]
+            tensor, seen = self.wire.brings(self.message)
             self.room.copy_(tensor)
             self.gpu.current.seen |= seen
 
@@ -177,7 +193,7 @@ class FakeDelegation:
     def begin(self, iteration, order, fetch):
         def land():
             for message in order:
-                if self.wire.sent[message].wait(5):
+                if self.wire.brings(message):
                     fetch(message)
 
         threading.Thread(target=land, daemon=True).start()
@@ -192,7 +208,7 @@ class FakeDelegation:
         self.wire.send(message, self.slots[message], copy_out)
 
     def fetch(self, message):
-        content, seen = self.wire.parcels[message]
+        content, seen = self.wire.brings(message)
         self.gpu.streams[3].seen |= seen
         return content
 
@@ -200,29 +216,39 @@ class FakeDelegation:
         self.learned = copied_ns
 
 
-def queue_of(run, device, wire):
-    gpu = FakeGpu()
-    gpu.blocking = isinstance(run.transport, Exchange)
-    parts = Operators(run, gpu), FakeDelegation(gpu, wire), FakeGuard()
-    return CudaQueue(run, device, *parts, gpu, FakeBatches(gpu, wire))
+@contextmanager
+def queues_of(run, *devices):
+    """The queues of some devices of a run; whatever becomes of them, their threads end."""
+    wire, queues = Wire(), []
+    for device in devices:
+        gpu = FakeGpu()
+        gpu.blocking = isinstance(run.transport, Exchange)
+        parts = Operators(run, gpu), FakeDelegation(gpu, wire), FakeGuard()
+        queues.append(CudaQueue(run, device, *parts, gpu, FakeBatches(gpu, wire)))
+    try:
+        yield queues
+    finally:
+        wire.close()
+        for queue in queues:
+            queue.close()
 
 
 def replayed(run):
     """Run all devices side by side; returns their queues and records."""
-    wire, records = Wire(), {}
-    queues = [queue_of(run, device, wire) for device in range(run.devices)]
-    for queue in queues:
-        queue.begin(0)
+    records = {}
+    with queues_of(run, *range(run.devices)) as queues:
+        for queue in queues:
+            queue.begin(0)
 
-    def go(device):
-        records[device] = queues[device].run()
+        def go(device):
+            records[device] = queues[device].run()
 
-    threads = [threading.Thread(target=go, args=(d,), daemon=True) for d in range(run.devices)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    assert len(records) == run.devices
+        threads = [threading.Thread(target=go, args=(d,), daemon=True) for d in range(run.devices)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        assert len(records) == run.devices
     return queues, [records[device] for device in range(run.devices)]
 
 
@@ -263,31 +289,25 @@ def test_the_busy_kernel_of_a_delay_comes_directly_before_its_group():
 
 
 def test_a_message_that_does_not_come_is_named():
-    queue = queue_of(run_of(SMALL, Delegated(), timeout_s=0.05), 1, Wire())
-    queue.begin(0)
-    with pytest.raises(ReplayError, match=r"nothing happened for .* s; waiting for 0F0→1F0 of"):
-        queue.run()
-    assert queue._guard.doing == "iteration 0, 1F0"
+    run = run_of(SMALL, Delegated(), timeout_s=0.05)
+    with queues_of(run, 1) as (queue,):
+        queue.begin(0)
+        with pytest.raises(ReplayError, match=r"nothing happened for .* s; waiting for 0F0→1F0 of"):
+            queue.run()
+        assert queue._guard.doing == "iteration 0, 1F0"
 
 
 def test_a_batch_that_does_not_end_is_named():
     run = run_of(SMALL, Nccl(), timeout_s=0.05)
-    queue = queue_of(run, 0, Wire())
-    queue._batches.start = lambda sends, rooms: [NeverEnds()]
-    queue._work.run = lambda op, received, ready_ns: torch.zeros(1)
-    queue.begin(0)
-    with pytest.raises(ReplayError, match=r"nothing happened for .* s; waiting for 1B0→0B0 of"):
-        queue.run()
-    first = next(i for i in run.program.instructions[0] if isinstance(i, Group))
-    assert queue._guard.doing == f"iteration 0, {first}"
-
-
-class NeverEnds:
-    def wait(self):
-        pass
-
-    def is_completed(self):
-        return False
+    with queues_of(run, 0) as (queue,):
+        never_sent = FakeWork(queue._gpu, queue._batches.wire, "a message that nobody sends")
+        queue._batches.start = lambda sends, rooms: [never_sent]
+        queue._work.run = lambda op, received, ready_ns: torch.zeros(1)
+        queue.begin(0)
+        with pytest.raises(ReplayError, match=r"nothing happened for .* s; waiting for 1B0→0B0 of"):
+            queue.run()
+        first = next(i for i in run.program.instructions[0] if isinstance(i, Group))
+        assert queue._guard.doing == f"iteration 0, {first}"
 
 
 # -- the clock, and what is refused --------------------------------------------------------

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pipesim.replay.device.streams import Mark, Stream, after
 from pipesim.replay.run.guard import Guard
+from tests.processes import PATIENCE_S
 
 
 @given(st.permutations(range(6)), st.integers(0, 6))
@@ -36,24 +37,34 @@ def test_a_mark_happens_once() -> None:
 def test_marks_of_many_threads() -> None:
     marks = [Mark() for _ in range(200)]
     count = []
-    everything = threading.Event()
-    after(marks, lambda: (count.append(1), everything.set()))
+    after(marks, lambda: count.append(1))
     threads = [
         threading.Thread(target=lambda part=marks[i::4]: [mark.happen(1) for mark in part])
         for i in range(4)
     ]
     for thread in threads:
         thread.start()
-    assert everything.wait(10)
+    for thread in threads:
+        thread.join()
     assert count == [1]
 
 
 def test_a_stream_runs_its_kernels_in_order() -> None:
     stream = Stream("test", Guard(0))
     seen: list[int] = []
-    over = threading.Event()
     for number in range(100):
         stream.launch(lambda number=number: seen.append(number))
-    stream.launch(over.set)
-    assert over.wait(10)
+    stream.close()
     assert seen == list(range(100))
+
+
+def test_the_thread_of_a_stream_ends_when_it_is_closed_and_not_before() -> None:
+    before = set(threading.enumerate())
+    stream, ran = Stream("test", Guard(0)), threading.Event()
+    (thread,) = set(threading.enumerate()) - before
+    stream.launch(ran.set)
+    assert ran.wait(PATIENCE_S)
+    assert thread.is_alive()
+    stream.close()
+    assert not thread.is_alive()
+    stream.close()  # once more is as good as once

@@ -126,6 +126,11 @@ class CudaQueue:
         self._learn()
         return self._log.record()
 
+    def close(self) -> None:
+        """End the threads of the streams; only after iterations that came to their end."""
+        self._batch_ends.close()
+        self._dispatches.close()
+
     # -- waiting -------------------------------------------------------------------------
 
     def _wait(self, happens: Callable[[float], bool]) -> None:

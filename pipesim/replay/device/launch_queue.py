@@ -135,6 +135,11 @@ class LaunchQueue:
         self._delegation.learn(self._copying)
         return self._record
 
+    def close(self) -> None:
+        """End the threads of the streams; only after iterations that came to their end."""
+        for stream in (self._compute, *self._p2p.values(), self._copy_out):
+            stream.close()
+
     # -- waiting -------------------------------------------------------------------------
 
     def _announce(self, doing: str, gate: Mark) -> None:

@@ -77,19 +77,28 @@ def latest(marks: Iterable[Mark]) -> int:
 
 
 class Stream:
-    """A thread that runs what is launched on it, in order.
+    """A thread that runs what is launched on it, in order, until it is closed.
 
     What raises there ends the process: nobody could make up for it.
     """
 
     def __init__(self, name: str, guard: Guard) -> None:
-        self._kernels: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        threading.Thread(target=guard.guarded(self._serve), name=name, daemon=True).start()
+        self._kernels: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=guard.guarded(self._serve), name=name, daemon=True)
+        self._thread.start()
 
     def launch(self, kernel: Callable[[], None]) -> None:
         """Append a kernel."""
         self._kernels.put(kernel)
 
+    def close(self) -> None:
+        """Return when all that was launched has run and the thread has ended.
+
+        Not for a kernel to call, and not where one may never end: this waits for it.
+        """
+        self._kernels.put(None)
+        self._thread.join()
+
     def _serve(self) -> None:
-        while True:
-            self._kernels.get()()
+        while (kernel := self._kernels.get()) is not None:
+            kernel()
