@@ -7,15 +7,17 @@ Machines are shared and noisy: the best round counts.
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from pipesim import Scenario, plan
+from pipesim import Scenario, plan, simulate
 from pipesim.engine import run
 from pipesim.lowering import lower
+from pipesim.plot import gantt
 from pipesim.transport import transport
 
 
@@ -38,6 +40,19 @@ def test_replanning_eight_stages(benchmark: BenchmarkFixture) -> None:
     benchmark.pedantic(plan, (scenario, "pipemorph"), rounds=50, warmup_rounds=2)
     print(f"\npipemorph 8 × 32: {1e3 * benchmark.stats['min']:.2f} ms (promised 10)")
     assert benchmark.stats["min"] < 0.010
+
+
+def test_drawing_a_large_timeline(benchmark: BenchmarkFixture) -> None:
+    """1F1B, 8 stages × 256 micro-batches, as a PNG."""
+    scenario = Scenario(stages=8, microbatches=256)
+    timeline = simulate(scenario, plan(scenario, "1f1b"), "exchange")
+
+    def drawn() -> None:
+        gantt({"large": timeline}).savefig(io.BytesIO(), format="png")
+
+    benchmark.pedantic(drawn, rounds=3, warmup_rounds=1)
+    print(f"\ngantt 8 × 256: {benchmark.stats['min']:.2f} s (promised 5)")
+    assert benchmark.stats["min"] < 5
 
 
 def test_time_to_the_first_table(benchmark: BenchmarkFixture) -> None:

@@ -22,6 +22,7 @@ from nbclient import NotebookClient
 
 from tests import ROOT
 from tests.palette import few_colours
+from tests.processes import PATIENCE_S
 
 FOLDER = ROOT / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
@@ -53,7 +54,7 @@ def executed(path: Path, directory: Path) -> Any:
     client = NotebookClient(
         notebook,
         kernel_name="python3",
-        timeout=120,
+        timeout=int(PATIENCE_S),
         record_timing=False,
         resources={"metadata": {"path": str(directory)}},
     )

@@ -6,10 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+
+from tests.processes import PATIENCE_S, Background, waited_for
 
 pytestmark = [
     pytest.mark.skipif(os.name == "nt", reason="POSIX signals"),
@@ -20,27 +21,31 @@ pytestmark = [
 def ran(code: str, *args: str) -> subprocess.CompletedProcess[str]:
     """Run Python code with these arguments."""
     command = [sys.executable, "-c", code, *args]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
 
 
-def test_ctrl_c() -> None:
-    args = [
-        sys.executable,
-        "-m",
-        "pipesim",
-        "plan",
-        "--stages",
-        "32",
-        "--microbatches",
-        "20000",
-        "-o",
-        "plan.json",
-    ]
-    process = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    time.sleep(1.5)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate()
-    assert (process.returncode, out, err) == (2, "", "error: interrupted\n")
+PLANS_FOR_EVER = """\
+from pathlib import Path
+from planners import plan, planner
+
+@planner("endless")
+def endless(scenario):
+    Path("begun").touch()
+    while True:
+        plan(scenario, "pipemorph")
+
+from pipesim.cli import main
+main()
+"""
+
+
+def test_ctrl_c(in_folder: Path) -> None:
+    args = ["plan", "--planner", "endless", "-o", "plan.json"]
+    with Background(in_folder / "run", sys.executable, "-c", PLANS_FOR_EVER, *args) as run:
+        waited_for(Path("begun").exists, "the planner to be at work")
+        run.process.send_signal(signal.SIGINT)
+        run.ended()
+    assert (run.process.returncode, run.output, run.said) == (2, "", "error: interrupted\n")
     assert not Path("plan.json").exists()
 
 
@@ -65,7 +70,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("error", ["KeyboardInterrupt", "TypeError", "ImportError"])
 @pytest.mark.parametrize("module", ["typer", "pipesim.cli.app", "pipesim.plot.gantt"])
 def test_ctrl_c_while_modules_are_loaded(module: str, error: str, times: int) -> None:
@@ -98,7 +103,7 @@ def test_ctrl_c_where_nothing_can_be_raised() -> None:
         "    def find_spec(self, name, path=None, target=None):\n"
         "        if name == 'typer':\n"
         "            Deleted()\n"
-        "            time.sleep(30)\n"
+        f"            time.sleep({2 * PATIENCE_S})\n"
         "sys.meta_path.insert(0, Presses())\n"
         "from pipesim.cli import main\n"
         "main()\n"

@@ -18,6 +18,7 @@ from pipesim.replay.prepare import prepare
 from pipesim.replay.run.measured import ClockFacts, Measured
 from pipesim.scenario import Scenario
 from planners import plan
+from tests.processes import PATIENCE_S
 
 KEYS = (
     "planner", "transport", "compute", "device", "predicted_ms", "measured_ms", "error",
@@ -109,6 +110,7 @@ def test_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = dict(os.environ)
     args = "replay --planner zerobubble --stages 2 --microbatches 3 --transport delegated"
     options = "--delay 5ms --link 0 --iterations 2 --json --trace trace.json --plot plot.png"
+    options += f" --timeout {PATIENCE_S:g}s"
     result = CliRunner().invoke(app, [*args.split(), *options.split()], prog_name="pipesim")
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 import sys
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,10 +15,9 @@ from planners import plan
 from tests import ROOT
 from tests.formats import torch_runtime
 from tests.formats.torch_runtime import OWN, RANKS
+from tests.processes import Background
 
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
-
-LIMIT_S = 90
 
 PLAIN = Scenario(stages=RANKS, microbatches=7, latency_ms=[20.0, 0.0, 0.0])
 
@@ -93,23 +88,8 @@ def _check_dumps(folder: Path) -> None:
 
 def _run(folder: Path) -> None:
     """Run the script; whatever happens, none of its processes is left."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", torch_runtime.__name__, str(folder)],
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        _, said = process.communicate(timeout=LIMIT_S)
-    except subprocess.TimeoutExpired:
-        pytest.fail(f"torch still ran after {LIMIT_S} s")
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        if process.stderr:
-            process.stderr.close()
-    assert process.returncode == 0, said[-4000:]
+    command = [sys.executable, "-m", torch_runtime.__name__, str(folder)]
+    env = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
+    with Background(folder / "run", *command, env=env) as run:
+        run.ended()
+        assert run.process.returncode == 0, run.said[-4000:]

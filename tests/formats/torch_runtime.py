@@ -67,7 +67,7 @@ def _run_rank(rank: int, folder: Path) -> None:
         store=dist.FileStore(str(folder / "store"), RANKS),
         rank=rank,
         world_size=RANKS,
-        timeout=timedelta(seconds=20),
+        timeout=timedelta(minutes=10),
     )
     cases = json.loads((folder / "cases.json").read_text())
     results = {name: _largest_error(rank, folder, case) for name, case in cases.items()}

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from pipesim.errors import ScheduleError, SolverError
 from pipesim.scenario import Scenario
 from pipesim.schedule import Op, Schedule
 from planners import plan
+from tests.processes import PATIENCE_S
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -269,7 +270,7 @@ def test_the_solver_itself_proves_the_worked_example(
         network,
         horizon,
         hint=incumbent if known else None,
-        time_limit_s=10,
+        time_limit_s=PATIENCE_S,
         threads=2,
         pressed=ctrl_c.Pressed(),
     )
@@ -302,23 +303,23 @@ def test_ctrl_c_leaves_the_incumbent_and_its_bound(
     scenario = Scenario(stages=4, microbatches=12, activation_limit=4).with_delay(25, links=[1])
     scenario = scenario.replaced(forward_ms=[9, 10, 12, 7])
     incumbent = plan(scenario, "zerobubble")
-    backend = BACKENDS[solver]
+    run = ctrl_c.run
 
-    def interrupted(*args: Any, **options: Any) -> Any:
-        timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
-        try:
-            return backend(*args, **options)
-        finally:
-            timer.cancel()
+    def interrupted(work: Callable[[], object], *more: Any) -> None:
+        def begun() -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            work()
 
-    hard = Network(scenario)  # no windows: nothing is solved in 0.3 s
+        run(begun, *more)
+
+    monkeypatch.setattr(ctrl_c, "run", interrupted)
+    hard = Network(scenario)  # no windows: nothing is solved by the time that Ctrl-C is heard
     with noted_ctrl_c() as pressed:
-        attempt = interrupted(
+        attempt = BACKENDS[solver](
             hard,
             hard.makespan_ms(incumbent),
             hint=incumbent,
-            time_limit_s=60,
+            time_limit_s=10 * PATIENCE_S,
             threads=1,
             pressed=pressed,
         )
@@ -363,7 +364,7 @@ def test_who_is_asked_to_stop_too_early_is_asked_again() -> None:
         while not asked:
             time.sleep(0.01)
         begun.set()
-        assert stopped.wait(10)
+        assert stopped.wait(PATIENCE_S)
 
     def stop() -> None:
         asked.append(begun.is_set())

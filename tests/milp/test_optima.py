@@ -11,6 +11,7 @@ from pipesim import plan, simulate
 from pipesim.analysis.bounds import horizon_bound_ms
 from pipesim.studies.optimum import optimum
 from tests import ROOT
+from tests.processes import PATIENCE_S
 
 BENCHMARKS = ROOT / "benchmarks"
 OPTIMA = json.loads((BENCHMARKS / "optima.json").read_text())
@@ -36,7 +37,7 @@ def test_every_instance_has_a_reference_and_no_plan_beats_it() -> None:
 def test_a_sample_is_proven_again(scenario, solver: str) -> None:  # type: ignore[no-untyped-def]
     stored = OPTIMA[scenario.name]
     assert stored["proven_by"]
-    result = optimum(scenario, solver=solver, time_limit_s=60, threads=1)
+    result = optimum(scenario, solver=solver, time_limit_s=PATIENCE_S, threads=1)
     assert result.status == "optimal"
     assert result.objective_ms == pytest.approx(stored["reference_ms"], rel=1e-9)
     bound_ms = horizon_bound_ms(scenario, incumbent_ms=result.objective_ms)

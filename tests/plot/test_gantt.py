@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import time
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -129,15 +128,14 @@ def test_chunks_of_one_device_have_shades_of_their_own() -> None:
     assert boxes(figure, 0) == 4 * 4 * 3
 
 
-def test_numbers_are_left_out_where_they_do_not_fit_and_drawing_stays_fast() -> None:
+def test_a_large_timeline_has_no_numbers_and_no_more_artists_than_a_small_one() -> None:
     scenario = Scenario(stages=8, microbatches=256)
     schedule = pipesim.plan(scenario, "1f1b")
     timeline = pipesim.simulate(scenario, schedule, "exchange")
-    began = time.perf_counter()
     figure = gantt({"large": timeline})
     figure.savefig(io.BytesIO(), format="png")
-    assert time.perf_counter() - began < 5
     assert boxes(figure, 0) == 8 * 256 * 2
+    assert len(figure.axes[0].get_children()) < 20  # an artist an operator would take minutes
     assert len(texts(figure, 0)) == 2
 
 

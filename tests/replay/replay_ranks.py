@@ -19,6 +19,7 @@ from torch.distributed import TCPStore
 from pipesim.replay import worker
 from pipesim.replay.compute import model, training  # noqa: F401
 from pipesim.replay.device import failover  # noqa: F401
+from pipesim.replay.run.guard import end_with_parent
 from pipesim.replay.run.run_json import load_run
 
 
@@ -36,10 +37,12 @@ def main() -> None:
         os.environ["WORLD_SIZE"] = str(run.devices)
         store = forked(lambda listening=listening: serve(listening))
         listening.close()
-        ranks = [forked(lambda r=rank, f=folder: work(r, f)) for rank in range(run.devices)]
-        codes = [os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) for rank in ranks]
-        os.kill(store, signal.SIGKILL)
-        os.waitpid(store, 0)
+        try:
+            ranks = [forked(lambda r=rank, f=folder: work(r, f)) for rank in range(run.devices)]
+            codes = [os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) for rank in ranks]
+        finally:
+            os.kill(store, signal.SIGKILL)
+            os.waitpid(store, 0)
         if any(codes):
             sys.exit(f"{folder}: {codes}")
 
@@ -60,6 +63,7 @@ def work(rank: int, folder: Path) -> None:
 def forked(task: Callable[[], None]) -> int:
     child = os.fork()
     if child == 0:
+        end_with_parent()
         task()
         os._exit(1)
     return child

@@ -10,6 +10,7 @@ from hypothesis import given
 from pipesim import Scenario, compare
 from pipesim.errors import ScenarioError, ScheduleError
 from pipesim.studies.comparison import SYSTEMS
+from tests.processes import PATIENCE_S
 from tests.strategies import examples, scenarios
 
 EXAMPLE = Scenario()
@@ -93,6 +94,8 @@ def test_the_json_form_is_plain_and_complete() -> None:
 
 
 def test_the_optimum_is_a_row_on_request() -> None:
-    row = compare(EXAMPLE.with_delay(20, [0]), ["zerobubble:ideal"], optimum_seconds=30).rows[-1]
+    row = compare(
+        EXAMPLE.with_delay(20, [0]), ["zerobubble:ideal"], optimum_seconds=PATIENCE_S
+    ).rows[-1]
     assert (row.system.title, row.iteration_ms, row.no_delay_ms) == ("Optimum", 410, 390)
     assert row.lower_bound_ms == 410
