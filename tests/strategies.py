@@ -12,9 +12,14 @@ from pipesim.transport import Delegated, Exchange, Ideal, Isolated, Nccl, Transp
 from planners import names, plan
 
 
+def tries(each: float) -> int:
+    """How often to try: so many times for each example of the profile, or a part of them."""
+    return max(1, round(each * settings.default.max_examples))
+
+
 def examples(fraction: float) -> settings:
     """Settings of a test whose examples are dear: it tries this part of the profile's number."""
-    return settings(max_examples=max(1, round(fraction * settings.default.max_examples)))
+    return settings(max_examples=tries(fraction))
 
 
 times = st.one_of(

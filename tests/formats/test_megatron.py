@@ -11,6 +11,7 @@ from pipesim.formats.megatron import import_megatron
 from pipesim.formats.megatron.log import read_megatron_log
 from tests.formats.megatron_logs import ALL, MINMAX, PLAIN, SETUP, TIMERS, iteration
 from tests.formats.mutations import damaged
+from tests.strategies import tries
 
 
 @pytest.fixture
@@ -266,11 +267,11 @@ def test_all_ranks_of_the_world_must_have_timers(path: Path) -> None:
 @pytest.mark.parametrize("content", [ALL, MINMAX], ids=["all", "minmax"])
 def test_fuzz(path: Path, content: str) -> None:
     errors = 0
-    for broken in damaged(content.encode(), 1500):
+    for broken in damaged(content.encode(), tries(10)):
         path.write_bytes(broken)
         try:
             assert isinstance(import_megatron([path], stages=2, microbatches=3), Measurement)
         except FormatError as error:
             assert str(error).startswith(str(path))  # noqa: PT017
             errors += 1
-    assert errors > 50
+    assert errors > tries(1 / 3)

@@ -15,6 +15,7 @@ from pipesim.formats.operator_timeline.rows import read_operator_csv
 from pipesim.schedule import Op
 from tests import ROOT
 from tests.formats.mutations import damaged
+from tests.strategies import tries
 
 DATA = ROOT / "traces" / "a10_timelines"
 ONE_F, ZERO, PIPE = (
@@ -316,7 +317,7 @@ SHORT = HEADER + "".join(
 
 @pytest.mark.parametrize("content", [SPLIT, SHORT], ids=["small", "measured"])
 def test_fuzz(path: Path, content: str) -> None:
-    count: Callable[[str], int] = {SPLIT: 3000, SHORT: 400}.__getitem__
+    count: Callable[[str], int] = {SPLIT: tries(20), SHORT: tries(8 / 3)}.__getitem__
     errors = 0
     for broken in damaged(content.encode(), count(content)):
         path.write_bytes(broken)

@@ -19,7 +19,7 @@ from pipesim.schedule import Assumptions, Op, Schedule
 from planners import plan
 from tests.formats.mutations import damaged, strange
 from tests.replay.random_runs import changed, runs, set_to
-from tests.strategies import examples
+from tests.strategies import examples, tries
 
 
 def prepared(transport: str = "delegated", **options: Any) -> Run:
@@ -124,8 +124,8 @@ def valid() -> list[bytes]:
 
 
 def test_damage_is_a_format_error(path: Path) -> None:
-    contents = [bad for good in valid() for bad in damaged(good, 1500)]
-    assert sum(is_refused(path, content) for content in contents) > 2000
+    contents = [bad for good in valid() for bad in damaged(good, tries(10))]
+    assert sum(is_refused(path, content) for content in contents) > tries(13)
 
 
 def is_refused(path: Path, content: bytes) -> bool:
@@ -141,7 +141,7 @@ def is_refused(path: Path, content: bytes) -> bool:
 def test_strange_values_are_format_errors(path: Path) -> None:
     chance = random.Random(0)
     for document in map(json.loads, valid()):
-        for _ in range(1500):
+        for _ in range(tries(10)):
             is_refused(path, json.dumps(strange(document, chance)).encode())
 
 
