@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
 from pipesim.errors import FormatError
 
-__all__ = ["StrPath", "read_bytes", "read_text", "write_bytes", "write_text"]
+__all__ = ["StrPath", "read_bytes", "read_text", "write_bytes", "write_csv", "write_text"]
 
 StrPath: TypeAlias = str | os.PathLike[str]
 
@@ -67,6 +70,32 @@ def write_text(path: StrPath, text: str) -> None:
             "cannot be written: a name holds half a character", file=os.fspath(path)
         ) from None
     write_bytes(path, content)
+
+
+def write_csv(
+    path: StrPath, columns: Sequence[str], records: Iterable[Mapping[str, object]]
+) -> None:
+    """Write records as CSV, see :func:`write_bytes`.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    columns : sequence of str
+        The header: which items of a record to write, in that order.
+    records : iterable of mapping
+        In JSON types. A list becomes its items with spaces between, None nothing; numbers
+        keep all their digits.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    for record in records:
+        items = (record[column] for column in columns)
+        writer.writerow(
+            " ".join(map(str, item)) if isinstance(item, list) else item for item in items
+        )
+    write_text(path, text.getvalue())
 
 
 def write_bytes(path: StrPath, content: bytes) -> None:

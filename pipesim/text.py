@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = ["counted", "decimals", "links", "listed", "milliseconds", "plain"]
+__all__ = ["counted", "decimals", "links", "listed", "milliseconds", "numbers", "plain"]
 
 
 def decimals(largest: float) -> int:
@@ -31,6 +31,17 @@ def plain(value: float, digits: int | None = None) -> str:
     """
     text = f"{value:.{decimals(abs(value)) if digits is None else digits}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def numbers(values: Sequence[float]) -> str:
+    """Return numbers in a row; a dash where there are none.
+
+    Examples
+    --------
+    >>> numbers([7, 5.5, 3.0]), numbers([])
+    ('7 5.5 3', '–')
+    """
+    return " ".join(f"{value:g}" for value in values) or "–"
 
 
 def milliseconds(value_ms: float) -> str:

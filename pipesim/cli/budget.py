@@ -6,11 +6,18 @@ from typing import Annotated
 
 from typer import Option
 
-from pipesim.cli.options import Json, Quiet, ScenarioOptions, complete_planner
+from pipesim.cli.options import (
+    EngineName,
+    Json,
+    Quiet,
+    ScenarioOptions,
+    complete_planner,
+    engine_named,
+)
 from pipesim.cli.output import Column, progress, show, show_json, show_rows
 from pipesim.documents.words import described
 from pipesim.studies.budgets import Budgets, LinkBudget, budgets
-from pipesim.text import counted, decimals, links, milliseconds
+from pipesim.text import counted, decimals, links, milliseconds, numbers
 
 __all__ = ["budget"]
 
@@ -25,6 +32,7 @@ def budget(
             autocompletion=complete_planner,
         ),
     ] = "zerobubble",
+    engine: EngineName = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -35,12 +43,12 @@ def budget(
     what = scenario.build()
     with progress(quiet) as report:
         report(f"planning with {planner}")
-        result = budgets(what, planner)
+        result = budgets(what, planner, engine=engine_named(engine))
     if json:
         show_json(result.as_dict())
         return
     if not quiet:
-        show(described(what), f"plan of {planner}, warm-up {_numbers(result.current.warmup)}", "")
+        show(described(what), f"plan of {planner}, warm-up {numbers(result.current.warmup)}", "")
     _show_links(result.current.links)
     show("", _conclusion(result))
 
@@ -76,12 +84,12 @@ def _conclusion(result: Budgets) -> str:
         return f"No link is slow; {takes}."
     if now.absorbs:
         return f"All delays are within their budgets; {takes}."
-    warmup = _numbers(new.warmup)
+    warmup = numbers(new.warmup)
     takes = (
         f"planned with it the iteration takes {milliseconds(new.iteration_ms)} instead of "
         f"{milliseconds(now.iteration_ms)} where nothing blocks, and holds "
-        f"{_numbers(new.peak_activations)} activations by device instead of "
-        f"{_numbers(now.peak_activations)}"
+        f"{numbers(new.peak_activations)} activations by device instead of "
+        f"{numbers(now.peak_activations)}"
     )
     if new.absorbs:
         return f"Warm-up {warmup} is the smallest within all budgets: {takes}."
@@ -90,7 +98,3 @@ def _conclusion(result: Budgets) -> str:
         f"{counted(result.scenario.microbatches, 'micro-batch')} allow no warm-up within all "
         f"budgets: {warmup} leaves {links(over)} over; {takes}."
     )
-
-
-def _numbers(values: tuple[float, ...]) -> str:
-    return " ".join(f"{value:g}" for value in values)

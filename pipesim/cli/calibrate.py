@@ -10,7 +10,7 @@ import numpy as np
 from typer import Argument, Option
 
 from pipesim.cli.options import Quiet
-from pipesim.cli.output import Column, check_outputs, note, progress, show, show_rows
+from pipesim.cli.output import Column, Outputs, progress, show, show_rows
 from pipesim.errors import ScenarioError
 from pipesim.fidelity.calibration import Calibration, Calibrator
 from pipesim.fidelity.calibration_file import save_calibration
@@ -45,7 +45,7 @@ def calibrate(
     At most four for each, such as the bandwidth of its network or the latency of a delegate;
     none is for a single run. Takes some minutes for fifty runs.
     """
-    check_outputs({"--output": output}, measured)
+    outputs = Outputs({"--output": output}, measured)
     runs = load_runs(measured)
     with progress(quiet) as report:
         calibrator = Calibrator(runs, _timelines(timelines), progress=report)
@@ -57,7 +57,7 @@ def calibrate(
             calibration = replace(calibration, left_out=float(np.abs(errors).mean()))
     save_calibration(calibration, output)
     _show(calibration)
-    note(f"wrote {output}", quiet=quiet)
+    outputs.written(quiet=quiet)
 
 
 def _timelines(folder: Path | None) -> Measurement | None:

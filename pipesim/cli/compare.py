@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from pathlib import Path
 from typing import Annotated
 
 from typer import Option
 
 from pipesim.cli import parsing
-from pipesim.cli.options import Json, Quiet, ScenarioOptions, parsed
-from pipesim.cli.output import Column, check_outputs, note, progress, show, show_json, show_rows
+from pipesim.cli.options import EngineName, Json, Quiet, ScenarioOptions, engine_named, parsed
+from pipesim.cli.output import Column, Outputs, progress, show, show_json, show_rows
 from pipesim.documents.words import described, titled
-from pipesim.files import write_text
+from pipesim.files import write_csv
 from pipesim.formats.chrome_trace import save_chrome_trace
 from pipesim.studies.advice import advice
 from pipesim.studies.comparison import DEFAULT_SYSTEMS, SYSTEMS, Comparison, Row
 from pipesim.studies.comparison import compare as compare_systems
-from pipesim.text import decimals, listed, milliseconds
+from pipesim.text import decimals, listed, milliseconds, numbers
 
 __all__ = ["compare"]
 
@@ -47,6 +45,7 @@ def compare(
     optimum: Annotated[
         bool, Option("--optimum", help="Add the exact optimum where nothing blocks (solved for).")
     ] = False,
+    engine: EngineName = None,
     json: Json = False,
     csv_file: Annotated[
         Path | None, Option("--csv", metavar="FILE", help="Write the rows as CSV.")
@@ -68,7 +67,8 @@ def compare(
     the activations it holds. Without options: 4 stages, 12 micro-batches, 10 ms operators,
     no slow link.
     """
-    check_outputs({"--csv": csv_file, "--plot": plot, "--trace": trace}, scenario.scenario)
+    files = {"--csv": csv_file, "--plot": plot, "--trace": trace}
+    outputs = Outputs(files, scenario.scenario)
     names = None if systems is None else parsed("--systems", parsing.names, systems)
     what = scenario.build()
     with progress(quiet) as report:
@@ -77,6 +77,7 @@ def compare(
             names,
             delegates=delegates,
             optimum_seconds=60.0 if optimum else None,
+            engine=engine_named(engine),
             progress=lambda title: report(f"simulating {title}"),
         )
         if plot:
@@ -85,7 +86,8 @@ def compare(
             report("drawing")
             save(gantt(result.timelines, title=titled(what)), plot)
         if csv_file:
-            write_text(csv_file, _csv(result))
+            records = [row.as_dict() for row in result.rows]
+            write_csv(csv_file, list(records[0]), records)
         if trace:
             save_chrome_trace(result.timelines, trace)
     if json:
@@ -97,9 +99,7 @@ def compare(
         show("", *filter(None, (_lower_bound(result), _misfits(result))))
         if not quiet:
             show("", advice(result))
-    for path in (plot, csv_file, trace):
-        if path:
-            note(f"wrote {path}", quiet=quiet)
+    outputs.written(quiet=quiet)
 
 
 def _show_rows(result: Comparison) -> None:
@@ -119,18 +119,18 @@ def _show_rows(result: Comparison) -> None:
         Column("bubble\n%", [f"{100 * row.bubble_fraction:.1f}" for row in rows]),
     ]
     plan_columns = [
-        Column("warm-up", [_numbers(row.warmup) for row in rows], numeric=False),
+        Column("warm-up", [numbers(row.warmup) for row in rows], numeric=False),
         Column(
-            "slackness", [_numbers(row.slackness) for row in rows], numeric=False,
+            "slackness", [numbers(row.slackness) for row in rows], numeric=False,
             tight="slack-\nness",
         ),
         Column(
-            "peak activations", [_numbers(row.peak_activations) for row in rows], numeric=False,
+            "peak activations", [numbers(row.peak_activations) for row in rows], numeric=False,
             tight="peak\nactivations",
         ),
     ]  # fmt: skip
     if any(any(row.host_activations) for row in rows):
-        hosted = [_numbers(row.host_activations) for row in rows]
+        hosted = [numbers(row.host_activations) for row in rows]
         plan_columns.append(Column("over the limit", hosted, False, tight="over the\nlimit"))
     plan_columns.append(
         Column(
@@ -145,10 +145,6 @@ def _show_rows(result: Comparison) -> None:
         plan_columns,
         bold=fastest,
     )
-
-
-def _numbers(values: tuple[float, ...]) -> str:
-    return " ".join(f"{value:g}" for value in values) or "–"
 
 
 def _times_as_long(row: Row) -> str:
@@ -169,20 +165,3 @@ def _lower_bound(result: Comparison) -> str:
     for row in others:
         text += f"; {row.system.title}: {milliseconds(row.lower_bound_ms)}"
     return text
-
-
-def _csv(result: Comparison) -> str:
-    """One line a system; lists as numbers with spaces between."""
-    lines = io.StringIO()
-    writer = csv.writer(lines, lineterminator="\n")
-    columns = list(_flat(result.rows[0]))
-    writer.writerow(columns)
-    writer.writerows([_flat(row)[column] for column in columns] for row in result.rows)
-    return lines.getvalue()
-
-
-def _flat(row: Row) -> dict[str, object]:
-    return {
-        key: " ".join(str(item) for item in value) if isinstance(value, list) else value
-        for key, value in row.as_dict().items()
-    }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +11,15 @@ from typer import Argument, Option
 
 from pipesim.cli.options import (
     Chunks,
+    EngineName,
     Json,
     Quiet,
     ScenarioOptions,
     TransportOptions,
     complete_planner,
+    engine_named,
 )
-from pipesim.cli.output import Column, check_outputs, note, progress, show, show_json, show_rows
+from pipesim.cli.output import Column, Outputs, progress, show, show_json, show_rows
 from pipesim.documents.plan_json import load_plan
 from pipesim.documents.words import described, titled
 from pipesim.errors import ScenarioError
@@ -27,7 +27,7 @@ from pipesim.explain.attribution import attribute
 from pipesim.explain.causes import Attribution
 from pipesim.explain.diagnosis import Line, diagnosis, first, lines
 from pipesim.explain.operator_times import OUTLIER
-from pipesim.files import write_text
+from pipesim.files import write_csv
 from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
 from pipesim.text import decimals, milliseconds
@@ -62,6 +62,7 @@ def explain(
             help="An operator is slow above this many medians of its stage and kind.",
         ),
     ] = OUTLIER,
+    engine: EngineName = None,
     json: Json = False,
     csv_file: Annotated[
         Path | None, Option("--csv", metavar="FILE", help="Write causes and their parts as CSV.")
@@ -82,7 +83,7 @@ def explain(
     scenario, plan = _inputs(scenario, files or [])
     if plan is not None and planner is not None:
         raise ScenarioError("explain takes a PLAN.json or --planner NAME, not both")
-    check_outputs({"--csv": csv_file, "--plot": plot}, scenario.scenario, plan)
+    outputs = Outputs({"--csv": csv_file, "--plot": plot}, scenario.scenario, plan)
     transport = over.build()
     with progress(quiet) as report:
         schedule = load_plan(plan) if plan else None
@@ -90,7 +91,7 @@ def explain(
         if schedule is None:
             schedule = _planned(what, planner, report)
         found = attribute(
-            what, schedule, transport, outlier=outlier,
+            what, schedule, transport, outlier=outlier, engine=engine_named(engine),
             progress=lambda changed: report(f"simulating {changed}"),
         )  # fmt: skip
         if plot:
@@ -100,14 +101,13 @@ def explain(
             report("drawing")
             save(bars(found, title=titled(what)), plot)
         if csv_file:
-            write_text(csv_file, _csv(found))
+            records = [line.as_dict() for line in lines(found)]
+            write_csv(csv_file, list(records[0]), records)
     if json:
         show_json(found.as_dict())
     else:
         _show(found, quiet)
-    for path in (plot, csv_file):
-        if path:
-            note(f"wrote {path}", quiet=quiet)
+    outputs.written(quiet=quiet)
 
 
 def _inputs(scenario: ScenarioOptions, files: list[Path]) -> tuple[ScenarioOptions, Path | None]:
@@ -174,14 +174,3 @@ def _percent(found: Attribution, time_ms: float | None) -> str:
 def _number(value: float, digits: int) -> str:
     text = f"{value:.{digits}f}"
     return text.removeprefix("-") if float(text) == 0 else text
-
-
-def _csv(found: Attribution) -> str:
-    """One line for each cause and each of its parts."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["cause", "part", "removal_ms", "cumulative_ms"])
-    for row in lines(found):
-        part = row.label if row.is_part else ""
-        writer.writerow([row.cause, part, row.removal_ms, row.cumulative_ms])
-    return text.getvalue()

@@ -9,7 +9,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from pipesim.cli.options import Chunks, Quiet, ScenarioOptions, TransportOptions
-from pipesim.cli.output import check_outputs, note, progress
+from pipesim.cli.output import Outputs, progress
 from pipesim.documents.plan_json import load_plan
 from pipesim.engine import simulate
 from pipesim.errors import PipesimError
@@ -81,7 +81,7 @@ def export(
     """
     if target not in FORMATS:
         raise PipesimError(f"unknown format {target!r}: one of {', '.join(FORMATS)}")
-    check_outputs({"--output": output}, scenario.scenario, plan)
+    outputs = Outputs({"--output": output}, scenario.scenario, plan)
     schedule = load_plan(plan)
     if target in OF_A_RUN:
         transport = over.build()
@@ -94,4 +94,4 @@ def export(
         if (scenario, over, chunks) != (ScenarioOptions(), TransportOptions(), 1):
             raise PipesimError(f"{target} holds no times: it takes no scenario and no transport")
         OF_THE_PLAN[target](schedule, output)
-    note(f"wrote {output}", quiet=quiet)
+    outputs.written(quiet=quiet)

@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from pipesim.cli import parsing
 from pipesim.cli.options import Quiet, parsed
-from pipesim.cli.output import check_outputs, note, progress, show
+from pipesim.cli.output import Outputs, progress, show
 from pipesim.documents.scenario_toml import save_scenario
 from pipesim.documents.words import described
 from pipesim.formats.measurement import Measurement
@@ -198,7 +198,7 @@ def torch_csv(
     from pipesim.documents.plan_json import save_plan
     from pipesim.formats.torch_csv import load_torch_csv
 
-    check_outputs({"--output": output}, file)
+    outputs = Outputs({"--output": output}, file)
     schedule = load_torch_csv(file)
     save_plan(schedule, output)
     if not quiet:
@@ -206,7 +206,7 @@ def torch_csv(
             f"{counted(schedule.stages, 'stage')} on {counted(schedule.devices, 'device')} × "
             f"{counted(schedule.microbatches, 'micro-batch')}"
         )
-    note(f"wrote {output}", quiet=quiet)
+    outputs.written(quiet=quiet)
 
 
 def _labels(iterations: str | None) -> list[str] | None:
@@ -217,11 +217,11 @@ def _import(
     read: Callable[[], Measurement], files: Sequence[Path], output: Path, quiet: bool
 ) -> None:
     """Read a measurement, write its scenario and say what was dropped or guessed."""
-    check_outputs({"--output": output}, *files)
+    outputs = Outputs({"--output": output}, *files)
     with progress(quiet) as report:
         report(f"reading {counted(len(files), 'file')}")
         measurement = read()
     save_scenario(measurement.scenario, output)
     if not quiet:
         show(described(measurement.scenario), *(f"- {text}" for text in measurement.notes))
-    note(f"wrote {output}", quiet=quiet)
+    outputs.written(quiet=quiet)

@@ -14,13 +14,13 @@ from milp import SOLVERS, Result
 from pipesim import analysis
 from pipesim.cli import parsing
 from pipesim.cli.options import Chunks, Json, Quiet, ScenarioOptions, parsed
-from pipesim.cli.output import check_outputs, note, progress, show, show_json
+from pipesim.cli.output import Outputs, note, progress, show, show_json
 from pipesim.documents.plan_json import plan_json, save_plan
 from pipesim.documents.words import described
 from pipesim.errors import ScenarioError
 from pipesim.scenario import Scenario
 from pipesim.studies.optimum import optimum
-from pipesim.text import counted, milliseconds, plain
+from pipesim.text import counted, milliseconds, numbers, plain
 
 __all__ = ["optimal"]
 
@@ -59,7 +59,7 @@ def optimal(
     quiet: Quiet = False,
 ) -> None:
     """Find the shortest iteration where nothing blocks, and prove it. For small pipelines."""
-    check_outputs({"--output": output}, scenario.scenario)
+    outputs = Outputs({"--output": output}, scenario.scenario)
     what = scenario.build(chunks=chunks)
     limit_ms = parsed("--time-limit", parsing.duration_ms, time_limit)
     with progress(quiet) as report:
@@ -80,8 +80,10 @@ def optimal(
         _show(what, result, quiet)
     if result.interrupted:
         note("interrupted: this is what was known by then", quiet=quiet)
-    if output:
-        note(f"wrote {output}" if result.schedule else f"no plan for {output}", quiet=quiet)
+    if result.schedule:
+        outputs.written(quiet=quiet)
+    elif output:
+        note(f"no plan for {output}", quiet=quiet)
 
 
 def _cores() -> int:
@@ -123,8 +125,8 @@ def _show(scenario: Scenario, result: Result, quiet: bool) -> None:
     if result.schedule:
         warmup = analysis.warmup(result.schedule)
         lines += [
-            f"warm-up         {' '.join(map(str, warmup))}",
-            f"slackness       {' '.join(map(str, analysis.slackness(warmup))) or '–'}",
+            f"warm-up         {numbers(warmup)}",
+            f"slackness       {numbers(analysis.slackness(warmup))}",
             f"iteration time  {milliseconds(result.objective_ms)} where nothing blocks "
             "(transport ideal)",
         ]

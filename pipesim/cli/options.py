@@ -14,6 +14,7 @@ from pipesim.cli import parsing
 from pipesim.cli.parsing import SlowLink
 from pipesim.documents.plan_json import load_plan
 from pipesim.documents.scenario_toml import load_scenario
+from pipesim.engine.choice import ENGINES, Engine
 from pipesim.errors import ScenarioError
 from pipesim.scenario import Array, Scenario
 from pipesim.schedule import Schedule
@@ -24,12 +25,14 @@ from planners import plan as plan_with
 
 __all__ = [
     "Chunks",
+    "EngineName",
     "Json",
     "PlanOptions",
     "Quiet",
     "ScenarioOptions",
     "TransportOptions",
     "complete_planner",
+    "engine_named",
     "one_starting",
     "parsed",
 ]
@@ -44,6 +47,17 @@ Chunks = Annotated[
     int, Option(metavar="V", min=1, help="Cut each stage into V interleaved chunks.")
 ]
 
+EngineName = Annotated[
+    str | None,
+    Option(
+        "--engine",
+        metavar="NAME",
+        help=f"What times are computed on: {' or '.join(ENGINES)}, which is faster on large "
+        "pipelines (default: by size). Both give the same.",
+        autocompletion=lambda incomplete: [e for e in ENGINES if e.startswith(incomplete)],
+    ),
+]
+
 MOST_OPERATORS = 1_000_000
 """Of one kind, as in scenario files: more is a slip of the pen."""
 
@@ -54,6 +68,19 @@ def parsed(option: str, parse: Callable[[str], T], text: str) -> T:
         return parse(text)
     except ScenarioError as error:
         raise ScenarioError(f"{option}: {error}") from None
+
+
+def engine_named(text: str | None) -> Engine | None:
+    """Return the engine of that name; None: whichever pays.
+
+    Raises
+    ------
+    ScenarioError
+        There is no such engine.
+    """
+    if text is not None and text not in ENGINES:
+        raise ScenarioError(f"--engine: {text!r} is none of {', '.join(ENGINES)}")
+    return text
 
 
 def complete_planner(incomplete: str) -> list[str]:

@@ -28,7 +28,7 @@ from pipesim.errors import PipesimError
 
 __all__ = [
     "Column",
-    "check_outputs",
+    "Outputs",
     "note",
     "progress",
     "show",
@@ -93,27 +93,38 @@ def _abandon_stdout() -> None:
         os.close(nowhere)
 
 
-def check_outputs(outputs: dict[str, Path | None], *inputs: Path | None) -> None:
-    """Raise :class:`PipesimError` if files to write are the same, or are inputs, or have no folder.
+class Outputs:
+    """The files that a command writes, and what is said of them.
 
     Parameters
     ----------
-    outputs : dict of str to path
-        Files that will be written, by option.
+    files : dict of str to path
+        By option; None: not asked for.
     inputs : path
         Files that are read.
+
+    Raises
+    ------
+    PipesimError
+        Two of them are the same, one is an input, or its folder does not exist.
     """
-    taken = {file.resolve(): "an input" for file in inputs if file}
-    for option, file in outputs.items():
-        if file is None:
-            continue
-        if file.is_dir() or not file.absolute().parent.is_dir():
-            reason = "it is a folder" if file.is_dir() else f"there is no folder {file.parent}"
-            raise PipesimError(f"{option} {file}: {reason}")
-        if file.resolve() in taken:
-            raise PipesimError(f"{option} {file} would overwrite {taken[file.resolve()]}")
-        if file.is_file() or not file.exists():  # a terminal may be written to twice
-            taken[file.resolve()] = f"what {option} writes"
+
+    def __init__(self, files: dict[str, Path | None], *inputs: Path | None) -> None:
+        self._files = {option: file for option, file in files.items() if file}
+        taken = {file.resolve(): "an input" for file in inputs if file}
+        for option, file in self._files.items():
+            if file.is_dir() or not file.absolute().parent.is_dir():
+                reason = "it is a folder" if file.is_dir() else f"there is no folder {file.parent}"
+                raise PipesimError(f"{option} {file}: {reason}")
+            if file.resolve() in taken:
+                raise PipesimError(f"{option} {file} would overwrite {taken[file.resolve()]}")
+            if file.is_file() or not file.exists():  # a terminal may be written to twice
+                taken[file.resolve()] = f"what {option} writes"
+
+    def written(self, *, quiet: bool) -> None:
+        """Say which files there are now."""
+        for file in self._files.values():
+            note(f"wrote {file}", quiet=quiet)
 
 
 def show(*parts: Table | Text | str) -> None:

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
 from pipesim import analysis
-from pipesim.cli.output import Column, note, progress, show, show_json, show_rows
+from pipesim.cli.output import Column, progress, show, show_json, show_rows
 from pipesim.documents.words import described, titled
-from pipesim.files import write_text
+from pipesim.engine import Engine
+from pipesim.files import write_csv
 from pipesim.scenario import Scenario
 from pipesim.studies.pareto import Point, pareto
-from pipesim.text import decimals, milliseconds
+from pipesim.text import decimals, milliseconds, numbers
 
 __all__ = ["show_pareto"]
 
 
 def show_pareto(
-    scenario: Scenario, csv_file: Path | None, plot: Path | None, json: bool, quiet: bool
+    scenario: Scenario,
+    engine: Engine | None,
+    csv_file: Path | None,
+    plot: Path | None,
+    json: bool,
+    quiet: bool,
 ) -> None:
     """Print the trade-off between iteration time and activations, and write its files."""
     bound_ms = analysis.lower_bound_ms(scenario)
     with progress(quiet) as report:
-        points = pareto(scenario, progress=report)
+        points = pareto(scenario, engine=engine, progress=report)
         if plot:
             from pipesim.plot import save
             from pipesim.plot.pareto import trade_off
@@ -32,7 +36,8 @@ def show_pareto(
             report("drawing")
             save(trade_off(points, bound_ms, title=titled(scenario)), plot)
         if csv_file:
-            write_text(csv_file, _csv(points))
+            records = [point.as_dict() for point in points]
+            write_csv(csv_file, list(records[0]), records)
     if json:
         show_json(
             {
@@ -46,9 +51,6 @@ def show_pareto(
             show(described(scenario), "")
         _show_points(points)
         show("", f"Lower bound: {milliseconds(bound_ms)}")
-    for path in (csv_file, plot):
-        if path:
-            note(f"wrote {path}", quiet=quiet)
 
 
 def _show_points(points: Sequence[Point]) -> None:
@@ -63,30 +65,9 @@ def _show_points(points: Sequence[Point]) -> None:
                 for old, point in zip(before, points, strict=True)
             ],
         ),
-        Column("warm-up", [_numbers(point.warmup) for point in points], numeric=False),
-        Column("by device", [_numbers(point.peak_activations) for point in points], numeric=False),
+        Column("warm-up", [numbers(point.warmup) for point in points], numeric=False),
+        Column("by device", [numbers(point.peak_activations) for point in points], numeric=False),
     ]
     if any(point.host for point in points):
         columns.insert(2, Column("of them\non host", [f"{point.host:g}" for point in points]))
     show_rows(Column("activations", [f"{point.peak:g}" for point in points]), columns)
-
-
-def _numbers(values: Sequence[float]) -> str:
-    return " ".join(f"{value:g}" for value in values)
-
-
-def _csv(points: Sequence[Point]) -> str:
-    lines = io.StringIO()
-    writer = csv.writer(lines, lineterminator="\n")
-    writer.writerow(["peak", "host", "iteration_ms", "warmup", "peak_activations"])
-    for point in points:
-        writer.writerow(
-            [
-                point.peak,
-                point.host,
-                point.iteration_ms,
-                _numbers(point.warmup),
-                " ".join(map(str, point.peak_activations)),
-            ]
-        )
-    return lines.getvalue()

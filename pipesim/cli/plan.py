@@ -10,15 +10,24 @@ from typer import Option
 
 from pipesim import analysis
 from pipesim.analysis.bounds import horizon_bound_ms
-from pipesim.cli.options import Chunks, Json, Quiet, ScenarioOptions, complete_planner
-from pipesim.cli.output import check_outputs, note, progress, show, show_json, show_text, wrapped
+from pipesim.cli.options import (
+    Chunks,
+    EngineName,
+    Json,
+    Quiet,
+    ScenarioOptions,
+    complete_planner,
+    engine_named,
+)
+from pipesim.cli.output import Outputs, progress, show, show_json, show_text, wrapped
 from pipesim.documents.plan_json import plan_json, save_plan
 from pipesim.documents.words import described
-from pipesim.engine import simulate
+from pipesim.engine import Runs
 from pipesim.errors import ScenarioError, ScheduleError
 from pipesim.scenario import Scenario
 from pipesim.schedule import Op, Schedule
-from pipesim.text import milliseconds, plain
+from pipesim.text import milliseconds, numbers, plain
+from pipesim.timeline import Timeline
 from planners import plan as plan_with
 
 __all__ = ["plan"]
@@ -48,58 +57,62 @@ def plan(
     plot: Annotated[
         Path | None, Option(metavar="FILE", help="With --pareto: draw it (.png, .svg, .pdf).")
     ] = None,
+    engine: EngineName = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Plan the order of operators on each device."""
-    check_outputs({"--output": output, "--csv": csv_file, "--plot": plot}, scenario.scenario)
+    files = {"--csv": csv_file, "--plot": plot, "--output": output}
+    outputs = Outputs(files, scenario.scenario)
+    chosen = engine_named(engine)
     what = scenario.build(chunks=chunks)
     if pareto:
         if output:
             raise ScenarioError("--pareto makes several plans: --output is for one")
         from pipesim.cli.pareto import show_pareto
 
-        show_pareto(what, csv_file, plot, json, quiet)
+        show_pareto(what, chosen, csv_file, plot, json, quiet)
+        outputs.written(quiet=quiet)
         return
     if csv_file or plot:
         raise ScenarioError(f"--{'csv' if csv_file else 'plot'} is for --pareto")
     with progress(quiet) as report:
         report(f"planning with {planner}")
         schedule = plan_with(what, planner)
-        _check_limits(what, schedule)
+        timeline = Runs(schedule, engine=chosen).timeline(what)
+        _check_limits(timeline, schedule)
     if output:
         save_plan(schedule, output)
     if json:
-        show_json(json_module.loads(plan_json(schedule)) | {"result": _worth(what, schedule)})
+        show_json(json_module.loads(plan_json(schedule)) | {"result": _worth(timeline)})
     else:
-        _show(what, schedule, quiet)
-    if output:
-        note(f"wrote {output}", quiet=quiet)
+        _show(timeline, schedule, quiet)
+    outputs.written(quiet=quiet)
 
 
-def _check_limits(scenario: Scenario, schedule: Schedule) -> None:
+def _check_limits(timeline: Timeline, schedule: Schedule) -> None:
     """Raise :class:`ScheduleError` if the plan holds more than fits and knows no way out."""
-    over = simulate(scenario, schedule, "ideal").peak_host_activations
+    over = timeline.peak_host_activations
     if over.any() and not schedule.uses_hosts:
         device = int(over.argmax())
-        limit = float(scenario.activation_limit[device])
+        limit = float(timeline.scenario.activation_limit[device])
         raise ScheduleError(
             f"{schedule.planner} holds {limit + over[device]:g} activations on device {device}, "
             f"where {limit:g} fit, and has no other plan"
         )
 
 
-def _worth(scenario: Scenario, schedule: Schedule) -> dict[str, float]:
+def _worth(timeline: Timeline) -> dict[str, float]:
     """Iteration time where nothing blocks, the best bound known, and the gap between them."""
-    timeline = simulate(scenario, schedule, "ideal")
-    iteration_ms = timeline.iteration_ms
+    scenario, iteration_ms = timeline.scenario, timeline.iteration_ms
     hosted = bool(timeline.peak_host_activations.any())
     bound_ms = horizon_bound_ms(scenario, within_limits=not hosted, incumbent_ms=iteration_ms)
     gap = iteration_ms / bound_ms - 1 if bound_ms else 0.0
     return {"iteration_ms": iteration_ms, "bound_ms": bound_ms, "gap": gap}
 
 
-def _show(scenario: Scenario, schedule: Schedule, quiet: bool) -> None:
+def _show(timeline: Timeline, schedule: Schedule, quiet: bool) -> None:
+    scenario = timeline.scenario
     if not quiet:
         show(described(scenario), "")
     for device, order in enumerate(schedule.orders):
@@ -107,13 +120,13 @@ def _show(scenario: Scenario, schedule: Schedule, quiet: bool) -> None:
         ops = " ".join(_short(op, scenario) for op in order)
         show_text(wrapped(name + ops, " " * len(name)) + "\n")
     warmup = analysis.warmup(schedule)
-    worth = _worth(scenario, schedule)
+    worth = _worth(timeline)
     ideal_ms = milliseconds(worth["iteration_ms"])
     show(
         "",
         f"planner         {schedule.planner}",
-        f"warm-up         {' '.join(map(str, warmup))}",
-        f"slackness       {' '.join(map(str, analysis.slackness(warmup))) or '–'}",
+        f"warm-up         {numbers(warmup)}",
+        f"slackness       {numbers(analysis.slackness(warmup))}",
         f"iteration time  {ideal_ms} where nothing blocks (transport ideal)",
         f"lower bound     {milliseconds(worth['bound_ms'])}",
         f"gap             {plain(100 * worth['gap'], 2)} %",

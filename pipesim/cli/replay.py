@@ -21,7 +21,7 @@ from pipesim.cli.options import (
     one_starting,
     parsed,
 )
-from pipesim.cli.output import Column, check_outputs, note, progress, show, show_json, show_rows
+from pipesim.cli.output import Column, Outputs, progress, show, show_json, show_rows
 from pipesim.documents.words import described
 from pipesim.errors import ScenarioError, ScheduleError
 from pipesim.formats.chrome_trace import save_chrome_trace
@@ -146,8 +146,8 @@ def replay(
         _refuse(given, given.keys() - _SHOWING - {"result", "quiet"}, "--result says what was run")
     if prepare_ is not None:
         _refuse(given, _SHOWING | {"port"}, "--prepare runs nothing")
-    outputs = {"--prepare": prepare_, "--trace": trace, "--plot": plot}
-    check_outputs(outputs, scenario.scenario, planned.plan, result)
+    files = {"--prepare": prepare_, "--trace": trace, "--plot": plot}
+    outputs = Outputs(files, scenario.scenario, planned.plan, result)
     with progress(quiet) as report:
         if result is not None:
             replayed = Replayed(load_result(result))
@@ -166,7 +166,7 @@ def replay(
             )
             if prepare_ is not None:
                 save_run(run, prepare_)
-                note(f"wrote {prepare_}", quiet=quiet)
+                outputs.written(quiet=quiet)
                 return
             report(f"running {counted(run.devices, 'worker')}")
             replayed = launched(run, port)
@@ -181,9 +181,7 @@ def replay(
         show_json(replayed.as_dict())
     else:
         _show(replayed, quiet)
-    for path in (trace, plot):
-        if path:
-            note(f"wrote {path}", quiet=quiet)
+    outputs.written(quiet=quiet)
 
 
 def _given(context: Context) -> dict[str, str]:

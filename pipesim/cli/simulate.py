@@ -8,10 +8,19 @@ from typing import Annotated
 from typer import Option
 
 from pipesim import analysis
-from pipesim.cli.options import Json, PlanOptions, Quiet, ScenarioOptions, TransportOptions
-from pipesim.cli.output import Column, check_outputs, note, progress, show, show_json, show_rows
+from pipesim.cli.options import (
+    EngineName,
+    Json,
+    PlanOptions,
+    Quiet,
+    ScenarioOptions,
+    TransportOptions,
+    engine_named,
+)
+from pipesim.cli.output import Column, Outputs, progress, show, show_json, show_rows
 from pipesim.documents.words import described, titled
-from pipesim.engine import simulate as run
+from pipesim.engine import Engine, Runs
+from pipesim.errors import ScenarioError
 from pipesim.formats.chrome_trace import save_chrome_trace
 from pipesim.formats.timeline_csv import save_timeline_csv
 from pipesim.scenario import Scenario
@@ -27,6 +36,7 @@ def simulate(
     scenario: ScenarioOptions,
     planned: PlanOptions,
     over: TransportOptions,
+    engine: EngineName = None,
     json: Json = False,
     csv_file: Annotated[
         Path | None, Option("--csv", metavar="FILE", help="Write all operators with their times.")
@@ -46,16 +56,14 @@ def simulate(
 
     A plan brings its own numbers of stages and micro-batches.
     """
-    check_outputs(
-        {"--csv": csv_file, "--plot": plot, "--memory-plot": memory_plot, "--trace": trace},
-        scenario.scenario,
-        planned.plan,
-    )
+    files = {"--csv": csv_file, "--plot": plot, "--memory-plot": memory_plot, "--trace": trace}
+    outputs = Outputs(files, scenario.scenario, planned.plan)
+    chosen = _with_messages(engine_named(engine), {"--plot": plot, "--trace": trace})
     transport = over.build()
     with progress(quiet) as report:
         what, schedule = planned.build(scenario, report)
         report("simulating")
-        timeline = run(what, schedule, transport)
+        timeline = Runs(schedule, transport, engine=chosen).timeline(what)
         name = f"{schedule.planner or 'plan'} over {transport}"
         if plot or memory_plot:
             from pipesim.plot import gantt, in_flight, save
@@ -72,9 +80,15 @@ def simulate(
         show_json(_as_dict(schedule, transport, timeline))
     else:
         _show(what, name, timeline, quiet)
-    for path in (plot, memory_plot, csv_file, trace):
-        if path:
-            note(f"wrote {path}", quiet=quiet)
+    outputs.written(quiet=quiet)
+
+
+def _with_messages(engine: Engine | None, drawn: dict[str, Path | None]) -> Engine | None:
+    """The engine; SimPy, which alone keeps messages, where a file shows them."""
+    for option, file in drawn.items():
+        if file and engine == "compiled":
+            raise ScenarioError(f"{option} shows messages, and --engine compiled keeps none")
+    return "simpy" if any(drawn.values()) else engine
 
 
 def _as_dict(schedule: Schedule, transport: Transport, timeline: Timeline) -> dict[str, object]:

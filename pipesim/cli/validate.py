@@ -9,7 +9,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from pipesim.cli.options import Json, Quiet
-from pipesim.cli.output import Column, check_outputs, note, progress, show, show_json, show_rows
+from pipesim.cli.output import Column, Outputs, note, progress, show, show_json, show_rows
 from pipesim.errors import ScenarioError
 from pipesim.fidelity.calibration import Calibration, predict_all
 from pipesim.fidelity.calibration_file import load_calibration
@@ -44,7 +44,7 @@ def validate(
     iteration and the testbed's constants. For a production trace the span of every step is
     predicted from its operator times.
     """
-    check_outputs({"--plot": plot}, measured, calibration)
+    outputs = Outputs({"--plot": plot}, measured, calibration)
     if source == "production":
         if calibration or plot:
             option = "--calibration" if calibration else "--plot"
@@ -56,6 +56,7 @@ def validate(
         _validate_runs(measured, load_calibration(calibration), json, plot, quiet)
     else:
         raise ScenarioError(f"unknown format {source!r}: {' or '.join(FORMATS)}")
+    outputs.written(quiet=quiet)
 
 
 def _validate_runs(
@@ -77,8 +78,6 @@ def _validate_runs(
         if not quiet:
             _show_runs(validation)
         _show_figures(validation)
-    if plot:
-        note(f"wrote {plot}", quiet=quiet)
 
 
 def _show_runs(validation: Validation) -> None:

@@ -47,7 +47,7 @@ class Runs:
     >>> scenario = Scenario()
     >>> runs = Runs(plan(scenario, "zerobubble"), "nccl")
     >>> [runs.makespan_ms(scenario.with_delay(delay, links=[0])) for delay in (0, 10, 20)]
-    [390.0, 580.0, 800.0]
+    [390.0, 560.0, 800.0]
     """
 
     def __init__(

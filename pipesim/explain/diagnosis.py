@@ -43,6 +43,15 @@ class Line:
     removal_ms: float | None
     cumulative_ms: float | None
 
+    def as_dict(self) -> dict[str, object]:
+        """The line in JSON types; ``part`` is empty for a whole cause."""
+        return {
+            "cause": self.cause,
+            "part": self.label if self.is_part else "",
+            "removal_ms": self.removal_ms,
+            "cumulative_ms": self.cumulative_ms,
+        }
+
     @property
     def is_part(self) -> bool:
         """Whether this is a part of the cause above it."""

@@ -11,10 +11,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from pipesim.engine import run
+from pipesim.engine import Runs, evaluate
 from pipesim.errors import ScenarioError
 from pipesim.fidelity.runs import MeasuredRun
-from pipesim.lowering import lower
 from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
 from pipesim.transport import Delegated, Exchange, Nccl, Transport
@@ -200,7 +199,7 @@ def predict(measured: MeasuredRun, testbed: Testbed, healthy: Scenario | None = 
     replanned = measured.system == "pipemorph" and slow.slow_links != ()
     schedule = plan(slow, "pipemorph") if replanned else _usual_plan(measured)
     transport = testbed.delayed(measured)
-    pipeline_ms = run(lower(schedule, slow, transport), slow).iteration_ms
+    pipeline_ms = evaluate(slow, schedule, transport)
     after_ms = testbed["after_ms"] + replanned * testbed["replanned_ms"]
     return Prediction(measured, pipeline_ms + after_ms)
 
@@ -225,10 +224,10 @@ def profiled(measured: MeasuredRun, testbed: Testbed) -> Scenario:
     """
     target_ms = measured.healthy_ms - testbed["after_ms"]
     unit = testbed.operators(measured)
-    program = lower(_usual_plan(measured), unit, testbed.nccl(measured))
+    runs = Runs(_usual_plan(measured), testbed.nccl(measured), lowered_for=unit)
 
     def pipeline_ms(scale: float) -> float:
-        return run(program, unit.scaled(scale)).iteration_ms
+        return runs.makespan_ms(unit.scaled(scale))
 
     # Nearly proportional, since only the messages do not scale: a few secant steps do.
     low, low_ms = 0.0, pipeline_ms(0.0)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
-
-from pipesim.files import StrPath, write_text
+from pipesim.files import StrPath, write_csv
 from pipesim.timeline import Timeline
 
 __all__ = ["COLUMNS", "save_timeline_csv"]
@@ -24,10 +21,9 @@ def save_timeline_csv(timeline: Timeline, path: StrPath) -> None:
     FormatError
         The file cannot be written.
     """
-    lines = io.StringIO()
-    writer = csv.writer(lines, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for device, spans in enumerate(timeline.compute):
-        for (kind, stage, microbatch), start, end in spans:
-            writer.writerow((device, stage, kind, microbatch, float(start), float(end)))
-    write_text(path, lines.getvalue())
+    rows = (
+        (device, stage, kind, microbatch, float(start), float(end))
+        for device, spans in enumerate(timeline.compute)
+        for (kind, stage, microbatch), start, end in spans
+    )
+    write_csv(path, COLUMNS, (dict(zip(COLUMNS, row, strict=True)) for row in rows))

@@ -50,9 +50,9 @@ class Point:
     def as_dict(self) -> dict[str, object]:
         """The point in JSON types."""
         return {
-            "iteration_ms": self.iteration_ms,
             "peak": self.peak,
             "host": self.host,
+            "iteration_ms": self.iteration_ms,
             "warmup": list(self.warmup),
             "peak_activations": list(self.peak_activations),
         }
