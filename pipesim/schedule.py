@@ -190,7 +190,9 @@ class Schedule:
         rows = {kind: row * self.stages for row, kind in enumerate(KINDS)}
         n = self.microbatches
         codes = [(rows[kind] + stage) * n + m for kind, stage, m in self.ops]
-        return np.array(codes, dtype=np.int32)
+        array = np.array(codes, dtype=np.int32)
+        array.setflags(write=False)
+        return array
 
     @cached_property
     def is_fused(self) -> NDArray[np.bool_]:

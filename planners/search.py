@@ -9,7 +9,7 @@ moves are used up.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import count
+from itertools import count, pairwise
 from time import perf_counter
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pipesim.analysis import lower_bound_ms
 from pipesim.engine import evaluate
-from pipesim.scenario import DOWN, UP, Kind, Scenario
+from pipesim.scenario import Kind, Scenario
 from pipesim.schedule import Assumptions, Op, Schedule
 from pipesim.transport import Ideal, Transport, transport
 from planners.greedy import list_schedule
@@ -30,7 +30,7 @@ MOST_MOVES, MOVES_EACH = 70_000, 500
 """Moves tried by default: 500 for each operator, which takes 60 ms for 4 stages × 12
 micro-batches, up to 70,000, which take half a second for 8 × 32."""
 
-_KINDS: tuple[Kind, ...] = ("F", "B", "W")
+_SPLIT: tuple[Kind, ...] = ("F", "B", "W")
 
 
 @planner("search")
@@ -122,52 +122,44 @@ def _capped(warmup: Sequence[int], scenario: Scenario) -> list[int]:
     return [int(min(x, limits[d])) for x, d in zip(warmup, scenario.placement, strict=True)]
 
 
-Codes = NDArray[np.int64]
+Codes = NDArray[np.int32]
 
 
 class _Board:
-    """A scenario in the arrays of the compiled search, where orders are rows of codes."""
+    """A scenario in the arrays of the compiled search, where orders are codes."""
 
     def __init__(self, scenario: Scenario) -> None:
+        from pipesim.engine.compiled.orders import OrderEvaluator  # and with it numba
+
         self.scenario = scenario
         self.bound_ms = lower_bound_ms(scenario) * (1 + 1e-9)
-        self._lengths = np.array(
-            [3 * scenario.microbatches * len(own) for own in scenario.stages_of]
-        )
-        self._times = (
-            np.stack([scenario.durations_ms(kind) for kind in _KINDS]),
-            scenario.delay_ms[:, DOWN].copy(),
-            scenario.delay_ms[:, UP].copy(),
-        )
+        self._evaluator = OrderEvaluator(scenario)
+        lengths = [3 * scenario.microbatches * len(own) for own in scenario.stages_of]
+        self._first = np.cumsum([0, *lengths], dtype=np.int32)
 
     def encoded(self, orders: Sequence[Sequence[Op]]) -> Codes:
-        """Orders as codes ``kind · S + stage``, shape [D, L]."""
-        codes = np.zeros((len(orders), int(self._lengths.max())), np.int64)
-        first = {kind: row * self.scenario.stages for row, kind in enumerate(_KINDS)}
-        for row, order in zip(codes, orders, strict=True):
-            row[: len(order)] = [first[op.kind] + op.stage for op in order]
-        return codes
+        """Orders of all devices as codes, device after device."""
+        codes = [self._evaluator.code(op) for order in orders for op in order]
+        return np.array(codes, dtype=np.int32)
 
     def time_ms(self, codes: Codes) -> float:
         """The makespan of orders where nothing blocks."""
-        from planners._order_search import makespan
+        from pipesim.engine.compiled.order_loops import makespan
 
-        return float(makespan(codes, self._lengths, *self._times))
+        return float(makespan(codes, self._first, self._evaluator.constants))
 
     def annealed(self, codes: Codes, moves: int, seed: int) -> Codes:
         """Orders that moves lead to; never worse ones."""
-        from planners._order_search import anneal
+        from pipesim.engine.compiled.order_loops import anneal
 
         scenario, result = self.scenario, codes.copy()
-        mean = float(self._times[0].mean())
+        mean = float(np.stack([scenario.durations_ms(kind) for kind in _SPLIT]).mean())
         if mean > 0:
             anneal(
                 result,
-                self._lengths,
-                *self._times,
-                np.array(scenario.placement),
+                self._first,
+                self._evaluator.constants,
                 scenario.activation_limit.copy(),
-                scenario.released_by_b,
                 moves,
                 _WARM * mean,
                 _COLD * mean,
@@ -179,15 +171,8 @@ class _Board:
     def schedule(self, codes: Codes, name: str, over: str | Transport) -> Schedule:
         """The schedule of orders, and what it assumed."""
         scenario = self.scenario
-        orders = []
-        for row, length in zip(codes.tolist(), self._lengths.tolist(), strict=True):
-            microbatch = [0] * (3 * scenario.stages)
-            order = []
-            for code in row[:length]:
-                kind, stage = divmod(code, scenario.stages)
-                order.append(Op(_KINDS[kind], stage, microbatch[code]))
-                microbatch[code] += 1
-            orders.append(order)
+        ops = [self._evaluator.op(code) for code in codes.tolist()]
+        orders = [ops[a:b] for a, b in pairwise(self._first.tolist())]
         assumed = Assumptions(
             delay_ms=scenario.delay_ms.tolist(),
             activation_limit=scenario.activation_limit.tolist(),

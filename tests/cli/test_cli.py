@@ -169,7 +169,7 @@ def test_compare_writes_files() -> None:
                     "a.json", "--systems", "1f1b,pipemorph")  # fmt: skip
     assert result.exit_code == 0
     json.loads(result.stdout)
-    assert result.stderr.splitlines() == ["wrote a.svg", "wrote a.csv", "wrote a.json"]
+    assert result.stderr.splitlines() == ["wrote a.csv", "wrote a.svg", "wrote a.json"]
     head, *lines = Path("a.csv").read_text().splitlines()
     assert head.startswith("system,planner,transport,iteration_ms,")
     assert [line.split(",")[0] for line in lines] == ["1f1b", "pipemorph"]

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 
 from pipesim.engine.compiled import loops
 from pipesim.engine.compiled.events import Events
+from pipesim.engine.compiled.order_loops import given_back, peaks
 from pipesim.engine.compiled.recurrence import Recurrence, recurrence
 from pipesim.engine.compiled.weights import blocks, stacked
 from pipesim.errors import ScenarioError
@@ -85,13 +86,13 @@ class CompiledProgram:
         events = self.events(scenario)
         happened = loops.times(events.left, events.right, events.own, self._vector(scenario))
         starts, ends = loops.spans(happened, events.left, events.right, events.ends)
-        given_back = loops.given_back(scenario)[self._kinds]
+        gives = given_back(scenario)[self._kinds]
         first = events.first
         return Evaluation(
             makespan_ms=float(ends[first[1:] - 1].max() - starts[first[:-1]].min()),
             starts_ms=tuple(np.split(starts, first[1:-1])),
             ends_ms=tuple(np.split(ends, first[1:-1])),
-            peak_activations=loops.peaks(starts, ends, given_back, first),
+            peak_activations=peaks(starts, ends, gives, first),
         )
 
     def timeline(self, scenario: Scenario) -> Timeline:

@@ -18,7 +18,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pipesim.engine.compiled.loops import COMPLETE, MISSING, given_back, time_orders
+from pipesim.engine.compiled.order_loops import (
+    COMPLETE,
+    MISSING,
+    Constants,
+    given_back,
+    time_orders,
+)
 from pipesim.engine.compiled.weights import blocks
 from pipesim.errors import ScenarioError, ScheduleError
 from pipesim.scenario import KINDS, Array, Scenario
@@ -68,9 +74,8 @@ class OrderEvaluator:
 
     Attributes
     ----------
-    constants : tuple
-        What :func:`.loops.time_orders` takes between the orders and its results, for planners
-        that are compiled themselves.
+    constants : Constants
+        What :mod:`.order_loops` takes besides the orders, for planners that search there.
 
     Raises
     ------
@@ -107,7 +112,7 @@ class OrderEvaluator:
         kinds = np.stack(weights[1:5])
         copy, flight = weights[6], weights[7]
         most = scenario.stages * n
-        self.constants = (
+        self.constants = Constants(
             kinds.ravel(),
             np.repeat(np.arange(scenario.stages, dtype=np.int32), n),
             np.array(scenario.placement, dtype=np.int32),
@@ -126,7 +131,7 @@ class OrderEvaluator:
             It does not fit the scenario.
         """
         schedule.check_fits(self.scenario)
-        return Orders(schedule.codes, np.array(schedule.first, dtype=np.int32))
+        return Orders(schedule.codes.copy(), np.array(schedule.first, dtype=np.int32))
 
     def decode(self, codes: ArrayLike, first: ArrayLike) -> Schedule:
         """Return the schedule that codes stand for.
@@ -143,7 +148,7 @@ class OrderEvaluator:
 
     def timeline(self, schedule: Schedule, times: OrderTimes) -> Timeline:
         """Return the operators' spans of a schedule and its times; messages leave none."""
-        durations = self.constants[0][schedule.codes]
+        durations = self.constants.durations_ms[schedule.codes]
         starts = times.starts_ms
         spans = list(map(OpSpan, schedule.ops, starts.tolist(), (starts + durations).tolist()))
         devices = (tuple(spans[a:b]) for a, b in pairwise(schedule.first))
@@ -178,7 +183,7 @@ class OrderEvaluator:
             )
         starts = np.empty(len(codes))
         held = np.empty(self.scenario.devices)
-        makespan, wrong = time_orders(codes, first, *self.constants, starts, held)
+        makespan, wrong = time_orders(codes, first, self.constants, starts, held)
         if wrong != COMPLETE:
             raise ScheduleError(self._complaint(codes, first, wrong))
         return OrderTimes(makespan, held, starts)
