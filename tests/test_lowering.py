@@ -51,23 +51,6 @@ def test_megatron_pairs_sends_with_receives_in_the_steady_state() -> None:
     ]
 
 
-def test_both_ends_of_a_stream_agree_on_the_order() -> None:
-    scenario = Scenario(stages=4, microbatches=8, forward_ms=[3.0, 7.0, 5.0, 9.0])
-    program = lower(plan(scenario, "zerobubble"), scenario, Nccl(p2p_streams="peer"))
-
-    def seen(device: int, other: int) -> list[str]:
-        return [
-            str(message)
-            for group in groups(program, device)
-            for message in sorted((*group.sends, *group.receives))
-            if {message.producer.stage, message.consumer.stage} == {device, other}
-        ]
-
-    for d in range(3):
-        assert sorted(seen(d, d + 1)) == sorted(seen(d + 1, d))
-        assert len(seen(d, d + 1)) == 2 * 8
-
-
 def test_unfused_kernels_carry_one_message() -> None:
     program = lower(plan(THREE, "zerobubble"), THREE, Nccl(fused=False))
     for device in range(3):
