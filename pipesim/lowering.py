@@ -180,7 +180,7 @@ class _Expected(NamedTuple):
         order = schedule.topological_positions
         durations = _durations_ms(schedule, scenario)
         total = sum(durations[op] for op in order)
-        cost = ORDERING_COST * total / len(order) or 1.0
+        cost = ORDERING_COST * total / len(order) if total else 1.0
         devices = [d for d, own in enumerate(messages.devices) for _ in own]
         received = messages.received
         free = [0.0] * schedule.devices
