@@ -104,34 +104,19 @@ class _Messages:
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
-        ops, stages, n = schedule.ops, schedule.stages, schedule.microbatches
-        cells = stages * n
-        row, cell = np.divmod(schedule.codes, cells)
-        # An F sends down to F; B and BW send up to B or BW; W sends nothing.
-        up = (row == KINDS.index("B")) | (row == KINDS.index("BW"))
-        target = np.where(up, cell - n, cell + n)
-        sends = (up | (row == 0)) & (target >= 0) & (target < cells)
-        backward = np.where(schedule.is_fused.ravel(), KINDS.index("BW"), KINDS.index("B"))
-        inside = np.where(sends, target, 0)
-        code = np.where(up, backward[inside], 0) * cells + inside
-        position = np.zeros(4 * cells, dtype=np.int64)
-        position[schedule.codes] = np.arange(len(ops))
-        device = np.repeat(np.arange(schedule.devices), np.diff(schedule.first))
-        consumer = position[code]
-        sends &= device[consumer] != device
-        senders = np.flatnonzero(sends)
-        consumers = consumer[senders].tolist()
-        others = device[consumer[senders]].tolist()
-        devices = device[senders].tolist()
         self.sent: dict[int, Message] = {}
         self.received: dict[int, int] = {}
         self.ends: dict[int, tuple[int, int]] = {}
-        for sender, to, own, other in zip(
-            senders.tolist(), consumers, devices, others, strict=True
-        ):
-            self.sent[sender] = Message(ops[sender], ops[to])
-            self.received[to] = sender
-            self.ends[sender] = own, other
+        ops, placement = schedule.ops, schedule.placement
+        position = {op: place for place, op in enumerate(ops)}
+        for to, op in enumerate(ops):
+            for need in schedule.needs(op):
+                devices = placement[need.stage], placement[op.stage]
+                if devices[0] != devices[1]:
+                    sender = position[need]
+                    self.sent[sender] = Message(ops[sender], op)
+                    self.received[to] = sender
+                    self.ends[sender] = devices
 
     @property
     def devices(self) -> Iterator[range]:
