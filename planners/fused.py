@@ -15,7 +15,7 @@ _ASSUMED = Assumptions(delay_ms=0.0)
 
 @planner("gpipe")
 def gpipe(scenario: Scenario) -> Schedule:
-    """All forwards, then all backwards (GPipe; several stages a device: looped, by stage)."""
+    """All forwards, then all backwards (GPipe); with several stages per device, stage by stage."""
     microbatches = range(scenario.microbatches)
     orders = [
         [Op("F", s, m) for s in stages for m in microbatches]
@@ -27,7 +27,7 @@ def gpipe(scenario: Scenario) -> Schedule:
 
 @planner("1f1b")
 def one_f_one_b(scenario: Scenario) -> Schedule:
-    """Warm-up of D − d forwards on device d, then one forward, one backward in turn.
+    """A warm-up of D − d forwards on device d, then one forward and one backward in turn.
 
     Raises
     ------
@@ -48,7 +48,7 @@ def one_f_one_b(scenario: Scenario) -> Schedule:
 
 @planner("interleaved-1f1b")
 def interleaved_1f1b(scenario: Scenario) -> Schedule:
-    """Megatron-LM's 1F1B over v chunks a device, in groups of D micro-batches.
+    """Megatron-LM's 1F1B over v chunks per device, in groups of D micro-batches.
 
     Device d runs 2·(D − d − 1) + (v − 1)·D forwards before it first alternates.
 

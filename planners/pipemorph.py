@@ -23,7 +23,7 @@ __all__ = [
 
 @planner("pipemorph-initial")
 def pipemorph_initial(scenario: Scenario) -> Schedule:
-    """Algorithm 1: spread the activations that fit as evenly over the links as they go."""
+    """Algorithm 1: spread the activations that fit as evenly as possible over the links."""
     return planned_without_delay(
         scenario,
         "pipemorph-initial",
@@ -34,7 +34,7 @@ def pipemorph_initial(scenario: Scenario) -> Schedule:
 
 @planner("pipemorph")
 def pipemorph(scenario: Scenario) -> Schedule:
-    """Algorithms 2–4: re-plan the warm-up for the delays, then list scheduling under them.
+    """Algorithms 2–4: re-plan the warm-up for the delays, then list-schedule under them.
 
     Warm-ups may exceed a device's activation limit: the extra activations go to host memory,
     up to its limit. Past the warm-up a device never holds more than it did then.

@@ -84,7 +84,7 @@ def search(
 
 @planner("quick-search")
 def quick_search(scenario: Scenario) -> Schedule:
-    """The search in 20 ms: 1,000 moves from the better of two list schedules.
+    """A search of about 20 ms: 1,000 moves from the better of two list schedules.
 
     One has PipeMorph's warm-up, as far as it fits on the devices; the other runs forwards as
     they come.

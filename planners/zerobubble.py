@@ -44,7 +44,7 @@ def zb_h2(scenario: Scenario) -> Schedule:
 
 @planner("zerobubble")
 def zerobubble(scenario: Scenario) -> Schedule:
-    """List scheduling for zero delay, within the activation limits, any placement."""
+    """List scheduling for healthy links within the activation limits, for any placement."""
     return planned_without_delay(scenario, "zerobubble", limits=scenario.activation_limit.tolist())
 
 

@@ -86,7 +86,7 @@ class _Commands(TyperGroup):
 
 
 def _usage(error: Any) -> str:
-    """Return the message of a usage error in the style of ours, with where to read on."""
+    """Return the message of a usage error in our style, and where to read on."""
     message = str(error.format_message()).strip().rstrip(".")
     message = message[:1].lower() + message[1:]
     path = error.ctx.command_path if error.ctx else "pipesim"
@@ -185,7 +185,7 @@ for command, epilog in (
 
 imports = typer.Typer(
     name="import",
-    help="Make a scenario of measurements, or a plan of another tool's schedule.",
+    help="Make a scenario or a plan from the files of another tool.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -216,7 +216,7 @@ for kind, epilog in (
 
 @imports.callback()
 def _imports() -> None:
-    """Make a scenario of measurements, or a plan of another tool's schedule."""
+    """Make a scenario or a plan from the files of another tool."""
 
 
 app.add_typer(imports)

@@ -1,4 +1,4 @@
-"""``pipesim budget``: how much delay each link may have, and what more would take."""
+"""``pipesim budget``: how much delay each link can absorb, and what absorbing more takes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def budget(
         str,
         Option(
             metavar="NAME",
-            help="Whose plan is examined, see `pipesim planners`.",
+            help="Examine the plan of this planner (see `pipesim planners`).",
             autocompletion=complete_planner,
         ),
     ] = "zerobubble",
@@ -36,9 +36,9 @@ def budget(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Tell which delays a plan absorbs, link by link.
+    """Show which delays a plan absorbs, link by link.
 
-    And the smallest warm-up that would absorb them all, with what it costs in activations.
+    Then find the smallest warm-up that absorbs them all, and what it costs in activations.
     """
     what = scenario.build()
     with progress(quiet) as report:

@@ -1,4 +1,4 @@
-"""``pipesim calibrate``: the constants of testbeds, from runs measured there."""
+"""``pipesim calibrate``: fit the constants of testbeds to runs measured there."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def calibrate(
     ],
     timelines: Annotated[
         Path | None,
-        Option(metavar="DIR", help="Operator timelines (CSV) of a model on one of the testbeds."),
+        Option(metavar="DIR", help="Folder of operator timelines (CSV) from one of the testbeds."),
     ] = None,
     leave_out: Annotated[
         bool,
@@ -42,8 +42,8 @@ def calibrate(
 ) -> None:
     """Fit the constants of each testbed to measured runs.
 
-    At most four for each, such as the bandwidth of its network or the latency of a delegate;
-    none is for a single run. Takes some minutes for fifty runs.
+    Each testbed gets at most four, such as the bandwidth of its network or the latency of a
+    delegate; none is for a single run. Fifty runs take some minutes.
     """
     outputs = Outputs({"--output": output}, measured)
     runs = load_runs(measured)
@@ -67,7 +67,7 @@ def _timelines(folder: Path | None) -> Measurement | None:
 
     files = sorted(folder.glob("*.csv"))
     if not files:
-        raise ScenarioError(f"--timelines {folder}: there is no CSV file in it")
+        raise ScenarioError(f"--timelines {folder}: the folder holds no CSV file")
     return import_timelines(files)
 
 

@@ -1,4 +1,4 @@
-"""``pipesim compare``: what a slow link costs under each system, and what to do."""
+"""``pipesim compare``: what a slow link costs under each system, and what to do about it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["compare"]
 
 
 def _complete_systems(incomplete: str) -> list[str]:
-    """Systems for the shell, after those that stand there already."""
+    """Complete the last name of a comma list of systems."""
     *given, last = incomplete.split(",")
     return [",".join([*given, name]) for name in SYSTEMS if name.startswith(last)]
 
@@ -33,17 +33,23 @@ def compare(
         str | None,
         Option(
             metavar="NAMES",
-            help=f"Comma list out of {', '.join(SYSTEMS)}, or PLANNER:TRANSPORT "
+            help=f"Compare these: a comma list of {', '.join(SYSTEMS)} or PLANNER:TRANSPORT "
             f"(default: {','.join(DEFAULT_SYSTEMS)}).",
             autocompletion=_complete_systems,
         ),
     ] = None,
     delegates: Annotated[
         int | None,
-        Option(metavar="K", min=1, help="Delegates for each direction (default: one is free)."),
+        Option(
+            metavar="K",
+            min=1,
+            help="Number of delegates for each neighbour and direction (default: enough that one "
+            "is always free).",
+        ),
     ] = None,
     optimum: Annotated[
-        bool, Option("--optimum", help="Add the exact optimum where nothing blocks (solved for).")
+        bool,
+        Option("--optimum", help="Add the shortest iteration possible when nothing blocks."),
     ] = False,
     engine: EngineName = None,
     json: Json = False,
@@ -60,12 +66,12 @@ def compare(
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Compare systems: what delays them, what helps.
+    """Compare systems: what a slow link costs each, and what helps.
 
-    One row a system: its iteration time and its slowdown against healthy links, how much of
-    that are dependency bubbles and how much is head-of-line (HOL) blocking, its plan and
-    the activations it holds. Without options: 4 stages, 12 micro-batches, 10 ms operators,
-    no slow link.
+    Each system gets one row: its iteration time, its slowdown against healthy links, how much
+    of that comes from dependency bubbles and how much from head-of-line (HOL) blocking, its
+    plan, and the activations it holds. Without options: 4 stages, 12 micro-batches, operators
+    of 10 ms, no slow link.
     """
     files = {"--csv": csv_file, "--plot": plot, "--trace": trace}
     outputs = Outputs(files, scenario.scenario)

@@ -1,4 +1,4 @@
-"""``pipesim explain``: which causes an iteration's time is due to."""
+"""``pipesim explain``: which causes take how much of an iteration."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def explain(
         list[Path] | None,
         Argument(
             metavar="SCENARIO.toml | PLAN.json",
-            help="A scenario, such as `pipesim import` makes, and a plan; either or both.",
+            help="A scenario, for example from `pipesim import`, a plan, or both.",
         ),
     ] = None,
     planner: Annotated[
         str | None,
         Option(
             metavar="NAME",
-            help="Plan with this planner, see `pipesim planners` (default 1f1b).",
+            help="Plan with this planner (see `pipesim planners`; default 1f1b).",
             autocompletion=complete_planner,
         ),
     ] = None,
@@ -59,26 +59,28 @@ def explain(
         float,
         Option(
             metavar="FACTOR",
-            help="An operator is slow above this many medians of its stage and kind.",
+            help="Call an operator slow if it takes more than this many times the median of its "
+            "stage and kind.",
         ),
     ] = OUTLIER,
     engine: EngineName = None,
     json: Json = False,
     csv_file: Annotated[
-        Path | None, Option("--csv", metavar="FILE", help="Write causes and their parts as CSV.")
+        Path | None,
+        Option("--csv", metavar="FILE", help="Write the causes and their parts as CSV."),
     ] = None,
     plot: Annotated[
         Path | None, Option(metavar="FILE", help="Draw a bar chart (.png, .svg, .pdf).")
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Explain an iteration: what it loses to which cause.
+    """Explain an iteration: how much time it loses to each cause.
 
-    Slow links (dependency bubbles, HOL blocking), slow operators, stage imbalance,
-    micro-batch variation, the transport, warm-up and drain. Each is found by running the
-    same plan again without it. "If removed" is what that cause alone would gain; such gains
-    need not add up. "In order" removes the causes from top to bottom; this adds up to the
-    iteration.
+    The causes are slow links (dependency bubbles, HOL blocking), slow operators, stage
+    imbalance, micro-batch variation, the transport, and warm-up and drain. Each is found by
+    running the same plan again without it. "If removed" is what removing that cause alone
+    saves; these times need not add up. "In order" removes the causes one after the other, from
+    top to bottom; these times add up to the iteration.
     """
     scenario, plan = _inputs(scenario, files or [])
     if plan is not None and planner is not None:

@@ -42,13 +42,13 @@ OF_A_RUN: dict[str, Callable[[Timeline, str, Path], None]] = {
     "chrome-trace": _save_trace,
     "timeline-csv": _save_csv,
 }
-"""Formats that hold times: the plan is run for them."""
+"""Formats that hold times, which come from running the plan."""
 
 OF_THE_PLAN: dict[str, Callable[[Schedule, Path], None]] = {
     "torch-csv": _save_torch,
     "torch-csv-comms": _save_torch_comms,
 }
-"""Formats that hold its order alone."""
+"""Formats that hold only the order of operators."""
 
 FORMATS = (*OF_A_RUN, *OF_THE_PLAN)
 
@@ -65,7 +65,7 @@ def export(
         Option(
             "--format",
             metavar="FORMAT",
-            help=f"One of {', '.join(FORMATS)}.",
+            help=f"Format of the file: {', '.join(FORMATS)}.",
             autocompletion=_complete,
         ),
     ],
@@ -76,8 +76,8 @@ def export(
 ) -> None:
     """Write a plan for another tool.
 
-    chrome-trace and timeline-csv hold its timeline, for which it is run. torch-csv and
-    torch-csv-comms hold its order alone, for torch.distributed.pipelining to run.
+    chrome-trace and timeline-csv hold its timeline: the plan is simulated first. torch-csv and
+    torch-csv-comms hold only its order, for torch.distributed.pipelining to run.
     """
     if target not in FORMATS:
         raise PipesimError(f"unknown format {target!r}: one of {', '.join(FORMATS)}")
@@ -92,6 +92,6 @@ def export(
         OF_A_RUN[target](timeline, f"{schedule.planner or 'plan'} over {transport}", output)
     else:
         if (scenario, over, chunks) != (ScenarioOptions(), TransportOptions(), 1):
-            raise PipesimError(f"{target} holds no times: it takes no scenario and no transport")
+            raise PipesimError(f"{target} holds no times: leave out the scenario and the transport")
         OF_THE_PLAN[target](schedule, output)
     outputs.written(quiet=quiet)

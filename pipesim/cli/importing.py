@@ -1,4 +1,4 @@
-"""``pipesim import KIND``: a scenario out of a measured run, or a plan of another tool."""
+"""``pipesim import KIND``: a scenario from a measured run, or a plan from another tool."""
 
 from __future__ import annotations
 
@@ -20,28 +20,31 @@ __all__ = ["megatron", "production", "profiler", "timeline", "torch_csv"]
 
 Output = Annotated[Path, Option("--output", "-o", metavar="FILE", help="The scenario to write.")]
 MessageBytes = Annotated[
-    float, Option(metavar="BYTES", min=0, help="Size of a message, which these files do not tell.")
+    float, Option(metavar="BYTES", min=0, help="Size of a message; the files do not tell it.")
 ]
-Name = Annotated[str, Option(help="Name of the scenario (default: the first file's).")]
-Source = Annotated[str, Option(help="Who measured it, where.")]
+Name = Annotated[
+    str, Option(metavar="TEXT", help="Name of the scenario (default: the first file's).")
+]
+Source = Annotated[str, Option(metavar="TEXT", help="Who measured it, and where.")]
 
 
 def timeline(
-    files: Annotated[list[Path], Argument(metavar="CSV...", help="Operator timelines.")],
+    files: Annotated[list[Path], Argument(metavar="CSV...", help="Operator timelines, as CSV.")],
     output: Output,
     stages: Annotated[
         int | None,
         Option(
             metavar="S",
             min=1,
-            help="Pipeline stages; iterations that lack one are skipped (default: those there).",
+            help="Number of pipeline stages; iterations that lack one are skipped (default: as in "
+            "the files).",
         ),
     ] = None,
     iterations: Annotated[
         str | None,
         Option(
             metavar="LIST",
-            help="Healthy iterations, as 5,6 (default: about as fast as the fastest).",
+            help="Healthy iterations, such as 5,6 (default: all about as fast as the fastest).",
         ),
     ] = None,
     message_bytes: MessageBytes = 0.0,
@@ -49,10 +52,10 @@ def timeline(
     source: Source = "",
     quiet: Quiet = False,
 ) -> None:
-    """Make a scenario of operator timelines.
+    """Make a scenario from operator timelines.
 
-    Its times are medians over their healthy iterations. A file has the columns iteration,
-    stage, op, index, host_start_ms, host_end_ms, gpu_ms.
+    Operator times are medians over the healthy iterations. Each file has the columns
+    iteration, stage, op, index, host_start_ms, host_end_ms, gpu_ms.
     """
     from pipesim.formats.operator_timeline import import_timelines
 
@@ -76,20 +79,21 @@ def production(
     file: Annotated[Path, Argument(metavar="PARQUET", help="A production trace.")],
     output: Output,
     step: Annotated[
-        int | None, Option(metavar="STEP", help="Only this step (default: medians over all).")
+        int | None, Option(metavar="STEP", help="Use only this step (default: medians over all).")
     ] = None,
     dp_rank: Annotated[
-        int | None, Option(metavar="RANK", help="Only this data-parallel rank (default: all).")
+        int | None, Option(metavar="RANK", help="Use only this data-parallel rank (default: all).")
     ] = None,
     message_bytes: MessageBytes = 0.0,
     name: Name = "",
     source: Source = "",
     quiet: Quiet = False,
 ) -> None:
-    """Make a scenario of a production trace.
+    """Make a scenario from a production trace.
 
-    It has one row for each operation: dp_rank, stage, rank, step, optype, start_ts, duration,
-    seq_id, mc, mb_id, gmc. Steps in which ranks are missing or clocks jump are skipped.
+    The trace has one row for each operation, with the columns dp_rank, stage, rank, step,
+    optype, start_ts, duration, seq_id, mc, mb_id, gmc. Steps in which ranks are missing or
+    clocks jump are skipped.
     """
     from pipesim.formats.production import import_production
 
@@ -113,27 +117,29 @@ def megatron(
     output: Output,
     stages: Annotated[
         int | None,
-        Option(metavar="S", min=1, help="Pipeline stages (default: as the log tells)."),
+        Option(metavar="S", min=1, help="Number of pipeline stages (default: from the log)."),
     ] = None,
     microbatches: Annotated[
         int | None,
         Option(
-            metavar="N", min=1, help="Micro-batches of an iteration (default: as the log tells)."
+            metavar="N",
+            min=1,
+            help="Number of micro-batches per iteration (default: from the log).",
         ),
     ] = None,
     iterations: Annotated[
         str | None,
-        Option(metavar="LIST", help="Iterations, as 5,6 (default: all but a slow first one)."),
+        Option(metavar="LIST", help="Iterations, such as 5,6 (default: all but a slow first one)."),
     ] = None,
     message_bytes: MessageBytes = 0.0,
     name: Name = "",
     source: Source = "",
     quiet: Quiet = False,
 ) -> None:
-    """Make a scenario of the training logs of Megatron-LM.
+    """Make a scenario from training logs of Megatron-LM.
 
-    With --timing-log-level 2 --timing-log-option all a log holds the times of every stage;
-    without, operator times are guessed from the iteration time.
+    If Megatron-LM ran with --timing-log-level 2 --timing-log-option all, its log holds the times
+    of every stage. Otherwise operator times are guessed from the iteration time.
     """
     from pipesim.formats.megatron import import_megatron
 
@@ -156,21 +162,23 @@ def megatron(
 
 def profiler(
     files: Annotated[
-        list[Path], Argument(metavar="JSON...", help="Traces of one pipeline, one for each rank.")
+        list[Path],
+        Argument(metavar="JSON...", help="Traces of one pipeline, one per rank (.json, .json.gz)."),
     ],
     output: Output,
     iterations: Annotated[
         str | None,
-        Option(metavar="LIST", help="Profiler steps, as 5,6 (default: all complete ones)."),
+        Option(metavar="LIST", help="Profiler steps, such as 5,6 (default: all complete ones)."),
     ] = None,
     message_bytes: MessageBytes = 0.0,
     name: Name = "",
     source: Source = "",
     quiet: Quiet = False,
 ) -> None:
-    """Make a scenario of PyTorch profiler traces, .json or .json.gz.
+    """Make a scenario from traces of the PyTorch profiler.
 
-    Pipeline schedules of torch annotate their actions, as PP:0F0 or Forward 0.
+    Operators are found by the annotations that torch's pipeline schedules make, such as PP:0F0
+    or Forward 0.
     """
     from pipesim.formats.profiler import import_profiler
 
@@ -186,14 +194,13 @@ def profiler(
 
 
 def torch_csv(
-    file: Annotated[Path, Argument(metavar="CSV", help="A schedule, one line for each rank.")],
+    file: Annotated[Path, Argument(metavar="CSV", help="A schedule, one line per rank.")],
     output: Annotated[Path, Option("--output", "-o", metavar="FILE", help="The plan to write.")],
     quiet: Quiet = False,
 ) -> None:
-    """Make a plan of a schedule of torch.distributed.pipelining.
+    """Make a plan from a schedule of torch.distributed.pipelining.
 
-    Both its kinds are read, with communication or without: a plan is the order of operators
-    alone.
+    The schedule may hold communication or not; the plan takes only the order of operators.
     """
     from pipesim.documents.plan_json import save_plan
     from pipesim.formats.torch_csv import load_torch_csv

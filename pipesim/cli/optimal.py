@@ -1,4 +1,4 @@
-"""``pipesim optimal``: the shortest iteration that any order of the operators has."""
+"""``pipesim optimal``: the shortest iteration that any order of the operators can have."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["optimal"]
 _WORDS = {
     "optimal": "optimal: no order of the operators is shorter",
     "feasible": "not proven: a shorter order may exist",
-    "unknown": "nothing found: the time was too short",
+    "unknown": "nothing found in the time given",
 }
 
 
@@ -41,15 +41,15 @@ def optimal(
         str,
         Option(
             metavar="NAME",
-            help=f"Who solves: {', '.join(SOLVERS)}.",
+            help=f"Solve with one of {', '.join(SOLVERS)}.",
             autocompletion=_known_solvers,
         ),
     ] = "highs",
     time_limit: Annotated[
-        str, Option(metavar="TIME", help="How long it may take, such as 60s.")
+        str, Option(metavar="TIME", help="Stop the solver after this time.")
     ] = "60s",
     threads: Annotated[
-        int | None, Option(metavar="N", help="Threads of the solver (default: all cores).")
+        int | None, Option(metavar="N", help="Number of solver threads (default: all cores).")
     ] = None,
     chunks: Chunks = 1,
     output: Annotated[
@@ -58,7 +58,11 @@ def optimal(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Find the shortest iteration where nothing blocks, and prove it. For small pipelines."""
+    """Find the shortest iteration when nothing blocks, and prove it.
+
+    Orders respect the activation limits. Meant for small pipelines: large ones take too long
+    to solve.
+    """
     outputs = Outputs({"--output": output}, scenario.scenario)
     what = scenario.build(chunks=chunks)
     limit_ms = parsed("--time-limit", parsing.duration_ms, time_limit)

@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they stand for: scenarios, plans, transports."""
+"""Options that several commands share, and what they build: scenarios, plans, transports."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 Json = Annotated[bool, Option("--json", help="Print one JSON object instead of text.")]
 Quiet = Annotated[
-    bool, Option("--quiet", "-q", help="Results only: no header, advice, notes or progress.")
+    bool, Option("--quiet", "-q", help="Print results only: no header, advice, notes or progress.")
 ]
 Chunks = Annotated[
     int, Option(metavar="V", min=1, help="Cut each stage into V interleaved chunks.")
@@ -52,14 +52,14 @@ EngineName = Annotated[
     Option(
         "--engine",
         metavar="NAME",
-        help=f"What times are computed on: {' or '.join(ENGINES)}, which is faster on large "
-        "pipelines (default: by size). Both give the same.",
+        help=f"Compute times with {' or '.join(ENGINES)}, which is faster for large pipelines; "
+        "both give the same times (default: by size).",
         autocompletion=lambda incomplete: [e for e in ENGINES if e.startswith(incomplete)],
     ),
 ]
 
 MOST_OPERATORS = 1_000_000
-"""Of one kind, as in scenario files: more is a slip of the pen."""
+"""Of one kind, as in scenario files: more is a typing error."""
 
 
 def parsed(option: str, parse: Callable[[str], T], text: str) -> T:
@@ -71,7 +71,7 @@ def parsed(option: str, parse: Callable[[str], T], text: str) -> T:
 
 
 def engine_named(text: str | None) -> Engine | None:
-    """Return the engine of that name; None: whichever pays.
+    """Return the engine of that name; None lets the size of the work decide.
 
     Raises
     ------
@@ -111,18 +111,24 @@ def _injection(text: str) -> Injection:
 
 @dataclass(frozen=True)
 class ScenarioOptions:
-    """What there is to run: a file or numbers, and slow links on top."""
+    """A scenario, from a file or from numbers, with slow links on top."""
 
     scenario: Annotated[
-        Path | None, Option(metavar="FILE", help="A scenario in TOML, instead of the next five.")
+        Path | None,
+        Option(metavar="FILE", help="Read a scenario from TOML, instead of the next five options."),
     ] = None
-    stages: Annotated[int | None, Option(metavar="S", help="Pipeline stages (default 4).")] = None
+    stages: Annotated[
+        int | None, Option(metavar="S", help="Number of pipeline stages (default 4).")
+    ] = None
     microbatches: Annotated[
-        int | None, Option(metavar="N", help="Micro-batches of an iteration (default 12).")
+        int | None, Option(metavar="N", help="Number of micro-batches per iteration (default 12).")
     ] = None
     forward: Annotated[
         str | None,
-        Option(metavar="TIME", help="Time of F: one, or a comma list by stage (default 10ms)."),
+        Option(
+            metavar="TIME",
+            help="Time of F, the forward: one, or a comma list with one per stage (default 10ms).",
+        ),
     ] = None
     backward: Annotated[
         str | None,
@@ -134,18 +140,24 @@ class ScenarioOptions:
     ] = None
     delay: Annotated[
         str | None,
-        Option(metavar="TIME", help="Delay of the links of --link, such as 20ms, 1.5s or 300us."),
+        Option(
+            metavar="TIME",
+            help="Delay messages on the links of --link by this, such as 20ms, 1.5s or 300us.",
+        ),
     ] = None
     link: Annotated[
         list[str] | None,
-        Option(metavar="LINKS", help="Slow links: 0, or 0,2. Link i joins stages i and i+1."),
+        Option(
+            metavar="LINKS",
+            help="Links that --delay delays, such as 0 or 0,2. Link i joins stages i and i+1.",
+        ),
     ] = None
     slow: Annotated[
         list[str] | None,
         Option(
             metavar="LINK=TIME",
-            help="One slow link, such as 2=5ms; '0>1=5ms' slows activations only, "
-            "'1>0=5ms' gradients only. Repeatable.",
+            help="Delay one link: 2=5ms both ways, '0>1=5ms' activations only, '1>0=5ms' gradients "
+            "only. Repeatable.",
         ),
     ] = None
     injection: Annotated[
@@ -153,8 +165,8 @@ class ScenarioOptions:
         Option(
             metavar="KIND",
             autocompletion=one_starting(*get_args(Injection)),
-            help="occupancy: a busy kernel on the sender, as published experiments inject "
-            "delays; latency: time in flight.",
+            help="Where messages spend a delay. occupancy: in a busy kernel on the sender, as in "
+            "published experiments; latency: in flight.",
         ),
     ] = "occupancy"
     activation_limit: Annotated[
@@ -163,7 +175,8 @@ class ScenarioOptions:
             "--activation-limit",
             "--memory-limit",
             metavar="COUNT",
-            help="Activations that fit on a device: one, or a comma list.",
+            help="Number of activations that fit on a device: one, or a comma list with one per "
+            "device.",
         ),
     ] = None
 
@@ -173,14 +186,14 @@ class ScenarioOptions:
         Parameters
         ----------
         plan : Schedule, optional
-            Whose shape to take where none is given.
+            The plan whose shape to take where none is given.
         chunks : int
-            Chunks to cut every stage into.
+            How many chunks to cut every stage into.
 
         Raises
         ------
         ScenarioError, FormatError
-            Options contradict each other, or describe no scenario.
+            Options contradict each other, or describe no valid scenario.
         """
         scenario = self._from_file() if self.scenario else self._from_numbers(plan)
         kind = parsed("--injection", _injection, self.injection)
@@ -198,7 +211,7 @@ class ScenarioOptions:
         shape = ("stages", "microbatches", "forward", "backward", "weight")
         for name in shape:
             if getattr(self, name) is not None:
-                raise ScenarioError(f"--{name} contradicts --scenario, which says that already")
+                raise ScenarioError(f"--{name} contradicts --scenario: the file says that already")
         return load_scenario(self.scenario)
 
     def _from_numbers(self, plan: Schedule | None) -> Scenario:
@@ -227,7 +240,7 @@ class ScenarioOptions:
         return values
 
     def _slow_links(self) -> list[SlowLink]:
-        """All slow links; each way of each link once."""
+        """All slow links; each direction of each link at most once."""
         if self.delay is not None and not self.link:
             raise ScenarioError("--delay needs --link: which links are slow?")
         if self.link and self.delay is None:
@@ -264,13 +277,13 @@ class PlanOptions:
     """What to run: a plan from a file, or one made for the scenario."""
 
     plan: Annotated[
-        Path | None, Argument(metavar="PLAN.json", help="A plan; or see --planner.")
+        Path | None, Argument(metavar="PLAN.json", help="A plan; or give --planner.")
     ] = None
     planner: Annotated[
         str | None,
         Option(
             metavar="NAME",
-            help="Plan with this planner, see `pipesim planners`.",
+            help="Plan with this planner (see `pipesim planners`).",
             autocompletion=complete_planner,
         ),
     ] = None
@@ -284,7 +297,7 @@ class PlanOptions:
     def build(
         self, scenario: ScenarioOptions, report: Callable[[str], None]
     ) -> tuple[Scenario, Schedule]:
-        """Return the scenario, in the plan's shape where none is given, and the plan.
+        """Return the scenario and the plan; a shape that is not given is the plan's.
 
         Raises
         ------
@@ -308,7 +321,7 @@ class PlanOptions:
 
 @dataclass(frozen=True)
 class TransportOptions:
-    """How messages travel. What an option means to which transport: its class."""
+    """How messages travel. The class of each transport says what its options mean."""
 
     transport: Annotated[
         str,
@@ -319,43 +332,57 @@ class TransportOptions:
         ),
     ] = "ideal"
     base: Annotated[
-        str | None, Option(metavar="TIME", help="Time that every message takes (not ideal).")
+        str | None,
+        Option(
+            metavar="TIME", help="Time that every message takes besides delays (all but ideal)."
+        ),
     ] = None
     bytes_per_ms: Annotated[
-        float | None, Option(metavar="RATE", help="Bandwidth (nccl, exchange, isolated).")
+        float | None, Option(metavar="RATE", help="Bandwidth of a link (nccl, exchange, isolated).")
     ] = None
     p2p_streams: Annotated[
         str | None,
         Option(
             metavar="SHARED",
-            help="Which P2P kernels share a stream: all of a device, of a peer, or of a "
-            "direction (nccl; default device).",
+            help="Let all P2P kernels of one device, peer or direction share a stream (nccl; "
+            "default device).",
             autocompletion=one_starting("device", "peer", "direction"),
         ),
     ] = None
     unfused: Annotated[
-        bool, Option("--unfused", help="One kernel for each message, no groups (nccl).")
+        bool, Option("--unfused", help="Launch one kernel for each message, no groups (nccl).")
     ] = False
     eager_bytes: Annotated[
         float | None,
-        Option(metavar="BYTES", help="Up to this size a send waits for no receive (nccl)."),
+        Option(
+            metavar="BYTES",
+            help="Send messages up to this size without waiting for the receive (nccl).",
+        ),
     ] = None
     delegates: Annotated[
         int | None,
-        Option(metavar="K", help="Delegates for each neighbour and direction (delegated)."),
+        Option(
+            metavar="K", help="Number of delegates for each neighbour and direction (delegated)."
+        ),
     ] = None
     only_slow: Annotated[
-        bool, Option("--only-slow", help="Delegate the slow links alone (delegated).")
+        bool, Option("--only-slow", help="Delegate only the messages of slow links (delegated).")
     ] = False
     copy: Annotated[
-        str | None, Option(metavar="TIME", help="Latency of a copy to or from host (delegated).")
+        str | None,
+        Option(
+            metavar="TIME", help="Time that every copy to or from host memory takes (delegated)."
+        ),
     ] = None
     copy_bytes_per_ms: Annotated[
         float | None, Option(metavar="RATE", help="Bandwidth of these copies (delegated).")
     ] = None
     compute_slowdown: Annotated[
         float | None,
-        Option(metavar="FACTOR", help="Of compute at slow links (isolated; default 1.99)."),
+        Option(
+            metavar="FACTOR",
+            help="Slow compute down by this at slow links (isolated; default 1.99).",
+        ),
     ] = None
 
     def build(self) -> Transport:
@@ -364,7 +391,7 @@ class TransportOptions:
         Raises
         ------
         ScenarioError
-            There is no such transport, or it has no such option or value.
+            There is no such transport, or it does not have such an option or value.
         """
         default = transport_named(self.transport)
         values = {name: getattr(self, _OPTION_OF.get(name, name)) for name in _TRANSPORT_OPTIONS}

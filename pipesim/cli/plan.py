@@ -39,7 +39,7 @@ def plan(
         str,
         Option(
             metavar="NAME",
-            help="Who plans, see `pipesim planners`.",
+            help="Plan with this planner (see `pipesim planners`).",
             autocompletion=complete_planner,
         ),
     ] = "pipemorph",
@@ -52,7 +52,7 @@ def plan(
         Option("--pareto", help="Show what each further activation buys, instead of one plan."),
     ] = False,
     csv_file: Annotated[
-        Path | None, Option("--csv", metavar="FILE", help="With --pareto: its points as CSV.")
+        Path | None, Option("--csv", metavar="FILE", help="With --pareto: write its points as CSV.")
     ] = None,
     plot: Annotated[
         Path | None, Option(metavar="FILE", help="With --pareto: draw it (.png, .svg, .pdf).")
@@ -91,14 +91,14 @@ def plan(
 
 
 def _check_limits(timeline: Timeline, schedule: Schedule) -> None:
-    """Raise :class:`ScheduleError` if the plan holds more than fits and knows no way out."""
+    """Raise :class:`ScheduleError` if the plan holds more than fits and does not use hosts."""
     over = timeline.peak_host_activations
     if over.any() and not schedule.uses_hosts:
         device = int(over.argmax())
         limit = float(timeline.scenario.activation_limit[device])
         raise ScheduleError(
-            f"{schedule.planner} holds {limit + over[device]:g} activations on device {device}, "
-            f"where {limit:g} fit, and has no other plan"
+            f"{schedule.planner} has no plan within the limits: it holds "
+            f"{limit + over[device]:g} activations on device {device}, and the limit is {limit:g}"
         )
 
 

@@ -1,4 +1,4 @@
-"""``pipesim planners``: who can plan."""
+"""``pipesim planners``: list the planners."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["planners"]
 
 
 def planners(json: Json = False) -> None:
-    """List the planners, those of other packages included."""
+    """List the planners, including those of other packages."""
     summaries = {name: summary(name) for name in names()}
     if json:
         show_json({"planners": [{"name": n, "summary": s} for n, s in summaries.items()]})

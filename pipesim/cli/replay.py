@@ -39,12 +39,12 @@ __all__ = ["replay"]
 _TRANSPORTS = ("nccl", "exchange", "delegated")
 _FAULT = re.compile(r"([0-9A-Z]+)(?:@([0-9]{1,9}))?(?::(raise|stop))?")
 _SHOWING = frozenset({"json", "trace", "plot"})
-"""What asks for a measurement."""
+"""Options that only a measurement can serve."""
 
 
 @dataclass(frozen=True)
 class _Transports(TransportOptions):
-    """The same of real processes: which of the transports they have."""
+    """The transports, and their options, that real processes have."""
 
     transport: Annotated[
         str,
@@ -80,66 +80,78 @@ def replay(
         str,
         Option(
             metavar="KIND",
-            help="sleep: hold each operator for its time; matmul: multiply matrices for that "
-            "long; model: train a small GPT.",
+            help="What operators do. sleep: wait for their time; matmul: multiply matrices for "
+            "that long; model: train a small GPT.",
         ),
     ] = "sleep",
-    device: Annotated[str, Option(metavar="KIND", help="cpu, or cuda.")] = "cpu",
-    iterations: Annotated[int, Option(metavar="N", help="Iterations that count.")] = 5,
+    device: Annotated[str, Option(metavar="KIND", help="Run on cpu or cuda.")] = "cpu",
+    iterations: Annotated[int, Option(metavar="N", help="Measure this many iterations.")] = 5,
     warmup: Annotated[
         int | None,
-        Option(metavar="N", help="Iterations before, that do not (default 1; 3 of a model)."),
+        Option(
+            metavar="N",
+            help="Run this many before them, unmeasured (default 1, or 3 with --compute model).",
+        ),
     ] = None,
     failover: Annotated[
         bool,
-        Option("--failover", help="Links whose direct path fails go over to delegates."),
+        Option("--failover", help="Switch a link to delegates when its direct path fails."),
     ] = False,
     fail: Annotated[
         str | None,
         Option(
             metavar="OP[@ITERATION][:HOW]",
-            help="Break a link with the message of an operator, such as 0F5@1:stop: its sends "
-            "raise an error (raise, the default) or never end (stop). Implies --failover.",
+            help="Break a link at the message of an operator, as in 0F5 or 0F5@1:stop: from then "
+            "on sends raise an error (raise, the default) or never end (stop). Implies --failover.",
         ),
     ] = None,
     timeout: Annotated[
         str | None,
         Option(
             metavar="TIME",
-            help="Give up when nothing happens for so long and twice the longest predicted wait "
-            "(default 5s).",
+            help="Give up when nothing happens for this time plus twice the longest predicted "
+            "wait (default 5s).",
         ),
     ] = None,
     port: Annotated[
-        int, Option(metavar="PORT", min=0, max=65535, help="Where processes meet (0: any).")
+        int,
+        Option(
+            metavar="PORT", min=0, max=65535, help="Port where processes meet (0: any free one)."
+        ),
     ] = 0,
-    seed: Annotated[int, Option(min=0, help="Of the model's parameters and data.")] = 0,
+    seed: Annotated[
+        int, Option(metavar="SEED", min=0, help="Seed of the model's parameters and data.")
+    ] = 0,
     prepare_: Annotated[
         Path | None,
         Option(
             "--prepare",
             metavar="FILE",
-            help="Run nothing, but write what workers need that torchrun starts.",
+            help="Write the run to a file for workers under torchrun, instead of running it.",
         ),
     ] = None,
     result: Annotated[
         Path | None,
-        Option(metavar="FILE", help="Run nothing, but show what such workers have measured."),
+        Option(
+            metavar="FILE", help="Show what such workers measured, instead of running anything."
+        ),
     ] = None,
     json: Json = False,
     trace: Annotated[
         Path | None,
-        Option(metavar="FILE", help="Write a Chrome trace of prediction and measurement."),
+        Option(
+            metavar="FILE", help="Write a Chrome trace of prediction and measurement, for Perfetto."
+        ),
     ] = None,
     plot: Annotated[
         Path | None, Option(metavar="FILE", help="Draw both as Gantt charts (.png, .svg, .pdf).")
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Run a plan on real processes, one for each device.
+    """Run a plan on real processes, one per device.
 
-    Prints predicted and measured iteration time. Delays are injected; processes talk over the
-    loopback address.
+    Prints measured iteration times beside the predicted one. Delays are injected, and the
+    processes talk over the loopback address.
     """
     given = _given(context)
     if result is not None:
@@ -185,7 +197,7 @@ def replay(
 
 
 def _given(context: Context) -> dict[str, str]:
-    """Return the parameters that were given, by name, and what users call them."""
+    """Return what users call each parameter that they gave, by its name."""
     parameters = {parameter.name or "": parameter for parameter in context.command.params}
     return {
         name: parameter.opts[0] if parameter.param_type_name == "option" else "the plan"

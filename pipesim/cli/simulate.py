@@ -54,7 +54,7 @@ def simulate(
 ) -> None:
     """Simulate a plan over a transport.
 
-    A plan brings its own numbers of stages and micro-batches.
+    Stages and micro-batches are by default those of the plan.
     """
     files = {"--csv": csv_file, "--plot": plot, "--memory-plot": memory_plot, "--trace": trace}
     outputs = Outputs(files, scenario.scenario, planned.plan)

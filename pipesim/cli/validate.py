@@ -1,4 +1,4 @@
-"""``pipesim validate``: predictions against what was measured."""
+"""``pipesim validate``: compare predictions with measurements."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ def validate(
         Path, Argument(metavar="FILE", help="Measured runs (CSV), or a production trace (parquet).")
     ],
     calibration: Annotated[
-        Path | None, Option(metavar="FILE", help="From `pipesim calibrate`; for runs.")
+        Path | None,
+        Option(
+            metavar="FILE", help="The testbeds' constants, from `pipesim calibrate` (for runs)."
+        ),
     ] = None,
     source: Annotated[
         str, Option("--format", metavar="FORMAT", help=f"What FILE holds: {' or '.join(FORMATS)}.")
@@ -34,15 +37,15 @@ def validate(
     json: Json = False,
     plot: Annotated[
         Path | None,
-        Option(metavar="FILE", help="Draw predicted against measured (.png, .svg, .pdf)."),
+        Option(metavar="FILE", help="Draw predicted against measured times (.png, .svg, .pdf)."),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Predict measured runs and say how far off.
+    """Predict measured runs and say how far off the predictions are.
 
-    For each run its iteration under the delay is predicted from its shape, its healthy
-    iteration and the testbed's constants. For a production trace the span of every step is
-    predicted from its operator times.
+    For each run, the iteration under the delay is predicted from its shape, its healthy
+    iteration and the constants of its testbed. A step of a production trace is replayed from
+    its own operator times, and its length is compared with the measured one.
     """
     outputs = Outputs({"--plot": plot}, measured, calibration)
     if source == "production":

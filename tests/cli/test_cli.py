@@ -363,7 +363,7 @@ def test_version() -> None:
         ("budget --planner foo", "unknown planner 'foo'"),
         (
             "plan --planner 1f1b --activation-limit 1",
-            "1f1b holds 4 activations on device 0, where 1 fit, and has no other plan",
+            "no plan within the limits: it holds 4 activations on device 0, and the limit is 1",
         ),
     ],
 )

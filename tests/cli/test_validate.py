@@ -71,7 +71,7 @@ def test_calibrate_then_validate() -> None:
         (["validate", RUNS, "--format", "production"], "measured_iterations.csv: "),
         (["validate", RUNS, "--calibration", RUNS], "not TOML"),
         (["calibrate", RUNS, "-o", RUNS], "would overwrite an input"),
-        (["calibrate", RUNS, "-o", "c.toml", "--timelines", "."], "there is no CSV file in it"),
+        (["calibrate", RUNS, "-o", "c.toml", "--timelines", "."], "the folder holds no CSV file"),
     ],
 )
 def test_wrong_input_is_one_line(args: list[str], message: str) -> None:
