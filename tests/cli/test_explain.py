@@ -127,7 +127,7 @@ def test_files() -> None:
     run = straggling()
     result = invoke("explain", run, "--csv", "causes.csv", "--plot", "causes.svg")
     assert result.exit_code == 0
-    assert result.stderr.splitlines() == ["wrote causes.svg", "wrote causes.csv"]
+    assert result.stderr.splitlines() == ["wrote causes.csv", "wrote causes.svg"]
     rows = list(csv.DictReader(Path("causes.csv").read_text(encoding="utf-8").splitlines()))
     whole = [row for row in rows if not row["part"]]
     assert sum(float(row["cumulative_ms"]) for row in whole) == pytest.approx(540)
