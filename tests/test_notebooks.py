@@ -55,6 +55,7 @@ def executed(path: Path, directory: Path) -> Any:
         notebook,
         kernel_name="python3",
         timeout=int(PATIENCE_S),
+        startup_timeout=int(PATIENCE_S),
         record_timing=False,
         resources={"metadata": {"path": str(directory)}},
     )
