@@ -1,8 +1,16 @@
-"""Planners: whatever makes a schedule from a scenario. One file for one family."""
+"""Planners: whatever makes a schedule from a scenario. One file for one family.
+
+Each file of this package registers its planners when it is imported, and all are.
+"""
 
 from __future__ import annotations
 
-from planners import fused, pipemorph, search, zerobubble  # noqa: F401 - they register themselves
+from importlib import import_module
+from pkgutil import iter_modules
+
 from planners.registry import get, names, plan, planner, summary
 
 __all__ = ["get", "names", "plan", "planner", "summary"]
+
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")
