@@ -56,13 +56,13 @@ LIGHT = [
     "import profiler rank0.json rank1.json -o scenario.toml",
     "import timeline traces/a10_timelines/zerobubble_link2_60ms.csv -o scenario.toml",
     "compare --scenario scenario.toml",
-    "validate traces/measured_iterations.csv --calibration traces/calibration.toml",
 ]
 """Commands that need no large library, in an order in which they feed each other."""
 
 USES = {
     "simulate --planner 1f1b --plot chart.png": {"matplotlib"},
     "plan --planner search": {"numba"},
+    "validate traces/measured_iterations.csv --calibration traces/calibration.toml": {"numba"},
     "optimal --delay 20ms --link 0": {"numba", "pulp", "highspy"},
     "import production traces/production/trace-ST.parquet -o scenario.toml": {
         "pandas",

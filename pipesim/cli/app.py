@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from pkgutil import iter_modules
+from types import ModuleType
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-import pipesim
-from pipesim.cli import (
-    budget,
-    calibrate,
-    compare,
-    explain,
-    export,
-    importing,
-    optimal,
-    plan,
-    planners,
-    replay,
-    simulate,
-    validate,
-)
+import pipesim.cli
+from pipesim.cli import importing
 from pipesim.cli.exit import fail
 from pipesim.cli.grouping import grouped
 from pipesim.cli.output import show_text
@@ -119,69 +109,42 @@ def _options(
     """Simulate and plan pipeline-parallel training over slow links."""
 
 
-def _example(*lines: str) -> str:
-    return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)
+_ORDER = (
+    "compare",
+    "plan",
+    "optimal",
+    "simulate",
+    "replay",
+    "budget",
+    "explain",
+    "export",
+    "calibrate",
+    "validate",
+    "planners",
+)
+"""In which commands are listed; any others come after them."""
 
 
-for command, epilog in (
-    (
-        compare.compare,
-        _example(
-            "pipesim compare --delay 20ms --link 0",
-            "pipesim compare --scenario traces/a10-gpt-7b.toml --slow 2=60ms --plot a10.png",
-        ),
-    ),
-    (plan.plan, _example("pipesim plan --delay 20ms --link 0 -o plan.json")),
-    (
-        optimal.optimal,
-        _example(
-            "pipesim optimal --delay 20ms --link 0",
-            "pipesim optimal --slow 1=20ms --memory-limit 5 --solver cpsat --json",
-        ),
-    ),
-    (
-        simulate.simulate,
-        _example(
-            "pipesim simulate plan.json --delay 20ms --link 0 --transport delegated",
-            "pipesim simulate --planner 1f1b --stages 8 --transport exchange --plot 1f1b.svg",
-        ),
-    ),
-    (
-        replay.replay,
-        _example(
-            "pipesim replay --planner pipemorph --delay 20ms --link 0 --transport delegated",
-            "pipesim replay plan.json --transport nccl --compute model --trace run.json",
-        ),
-    ),
-    (budget.budget, _example("pipesim budget --slow 0=20ms --slow 2=5ms")),
-    (
-        explain.explain,
-        _example(
-            "pipesim explain traces/a10-gpt-7b.toml --slow 2=60ms --transport nccl",
-            "pipesim explain run.toml plan.json --transport exchange --plot causes.png",
-        ),
-    ),
-    (
-        export.export,
-        _example("pipesim export plan.json --format chrome-trace -o plan-trace.json"),
-    ),
-    (
-        calibrate.calibrate,
-        _example(
-            "pipesim calibrate traces/measured_iterations.csv --timelines traces/a10_timelines "
-            "-o calibration.toml"
-        ),
-    ),
-    (
-        validate.validate,
-        _example(
-            "pipesim validate traces/measured_iterations.csv --calibration traces/calibration.toml",
-            "pipesim validate traces/production/trace-ST.parquet --format production",
-        ),
-    ),
-    (planners.planners, _example("pipesim planners")),
-):
-    app.command(epilog=epilog)(grouped(command))
+def _commands(
+    package: ModuleType, first: Sequence[str] = ()
+) -> Iterator[tuple[Callable[..., None], Sequence[str]]]:
+    """Yield the commands of a package and their examples: its modules that have some.
+
+    A command is the function that has its module's name.
+    """
+    names = [module.name for module in iter_modules(package.__path__)]
+    for name in sorted(names, key=lambda name: (*first, name).index(name)):
+        module = import_module(f"{package.__name__}.{name}")
+        if hasattr(module, "EXAMPLES"):
+            yield getattr(module, name), module.EXAMPLES
+
+
+def _epilog(examples: Sequence[str]) -> str:
+    return "\b\nExample:\n" + "\n".join(f"  {line}" for line in examples)
+
+
+for command, examples in _commands(pipesim.cli, first=_ORDER):
+    app.command(epilog=_epilog(examples))(grouped(command))
 
 imports = typer.Typer(
     name="import",
@@ -189,29 +152,8 @@ imports = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for kind, epilog in (
-    (
-        importing.timeline,
-        _example("pipesim import timeline zerobubble.csv 1f1b.csv -o scenario.toml"),
-    ),
-    (
-        importing.production,
-        _example("pipesim import production traces/production/trace-ST.parquet -o scenario.toml"),
-    ),
-    (
-        importing.megatron,
-        _example("pipesim import megatron --stages 4 --microbatches 12 train.log -o scenario.toml"),
-    ),
-    (
-        importing.profiler,
-        _example("pipesim import profiler rank0.json.gz rank1.json.gz -o scenario.toml"),
-    ),
-    (
-        importing.torch_csv,
-        _example("pipesim import torch-csv schedule.csv -o plan.json"),
-    ),
-):
-    imports.command(epilog=epilog)(grouped(kind))
+for kind, examples in _commands(importing):
+    imports.command(epilog=_epilog(examples))(grouped(kind))
 
 
 @imports.callback()

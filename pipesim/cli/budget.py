@@ -21,6 +21,8 @@ from pipesim.text import counted, decimals, links, milliseconds, numbers
 
 __all__ = ["budget"]
 
+EXAMPLES = ("pipesim budget --slow 0=20ms --slow 2=5ms",)
+
 
 def budget(
     scenario: ScenarioOptions,

@@ -21,6 +21,11 @@ from pipesim.text import plain
 
 __all__ = ["calibrate"]
 
+EXAMPLES = (
+    "pipesim calibrate traces/measured_iterations.csv --timelines traces/a10_timelines "
+    "-o calibration.toml",
+)
+
 
 def calibrate(
     measured: Annotated[Path, Argument(metavar="MEASURED.csv", help="Measured runs.")],

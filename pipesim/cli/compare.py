@@ -20,6 +20,11 @@ from pipesim.text import decimals, listed, milliseconds, numbers
 
 __all__ = ["compare"]
 
+EXAMPLES = (
+    "pipesim compare --delay 20ms --link 0",
+    "pipesim compare --scenario traces/a10-gpt-7b.toml --slow 2=60ms --plot a10.png",
+)
+
 
 def _complete_systems(incomplete: str) -> list[str]:
     """Complete the last name of a comma list of systems."""

@@ -35,6 +35,11 @@ from planners import plan as plan_with
 
 __all__ = ["explain"]
 
+EXAMPLES = (
+    "pipesim explain traces/a10-gpt-7b.toml --slow 2=60ms --transport nccl",
+    "pipesim explain run.toml plan.json --transport exchange --plot causes.png",
+)
+
 
 def explain(
     scenario: ScenarioOptions,

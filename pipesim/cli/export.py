@@ -21,6 +21,8 @@ from pipesim.timeline import Timeline
 
 __all__ = ["export"]
 
+EXAMPLES = ("pipesim export plan.json --format chrome-trace -o plan-trace.json",)
+
 
 def _save_trace(timeline: Timeline, name: str, path: Path) -> None:
     save_chrome_trace({name: timeline}, path)

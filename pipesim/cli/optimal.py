@@ -24,6 +24,11 @@ from pipesim.text import counted, milliseconds, numbers, plain
 
 __all__ = ["optimal"]
 
+EXAMPLES = (
+    "pipesim optimal --delay 20ms --link 0",
+    "pipesim optimal --slow 1=20ms --memory-limit 5 --solver cpsat --json",
+)
+
 _WORDS = {
     "optimal": "optimal: no order of the operators is shorter",
     "feasible": "not proven: a shorter order may exist",

@@ -32,6 +32,8 @@ from planners import plan as plan_with
 
 __all__ = ["plan"]
 
+EXAMPLES = ("pipesim plan --delay 20ms --link 0 -o plan.json",)
+
 
 def plan(
     scenario: ScenarioOptions,

@@ -8,6 +8,8 @@ from planners import names, summary
 
 __all__ = ["planners"]
 
+EXAMPLES = ("pipesim planners",)
+
 
 def planners(json: Json = False) -> None:
     """List the planners, including those of other packages."""

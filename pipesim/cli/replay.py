@@ -36,6 +36,11 @@ from pipesim.transport import Transport
 
 __all__ = ["replay"]
 
+EXAMPLES = (
+    "pipesim replay --planner pipemorph --delay 20ms --link 0 --transport delegated",
+    "pipesim replay plan.json --transport nccl --compute model --trace run.json",
+)
+
 _TRANSPORTS = ("nccl", "exchange", "delegated")
 _FAULT = re.compile(r"([0-9A-Z]+)(?:@([0-9]{1,9}))?(?::(raise|stop))?")
 _SHOWING = frozenset({"json", "trace", "plot"})

@@ -31,6 +31,11 @@ from pipesim.transport import Transport
 
 __all__ = ["simulate"]
 
+EXAMPLES = (
+    "pipesim simulate plan.json --delay 20ms --link 0 --transport delegated",
+    "pipesim simulate --planner 1f1b --stages 8 --transport exchange --plot 1f1b.svg",
+)
+
 
 def simulate(
     scenario: ScenarioOptions,

@@ -18,6 +18,11 @@ from pipesim.fidelity.validation import TELLING_APART, Validation
 
 __all__ = ["validate"]
 
+EXAMPLES = (
+    "pipesim validate traces/measured_iterations.csv --calibration traces/calibration.toml",
+    "pipesim validate traces/production/trace-ST.parquet --format production",
+)
+
 FORMATS = ("runs", "production")
 
 

@@ -1,0 +1,63 @@
+"""``pipesim import megatron``: the logs of Megatron-LM."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from pipesim.cli.importing.shared import MessageBytes, Name, Output, Source, imported, labels
+from pipesim.cli.options import Quiet
+
+__all__ = ["megatron"]
+
+EXAMPLES = ("pipesim import megatron --stages 4 --microbatches 12 train.log -o scenario.toml",)
+
+
+def megatron(
+    files: Annotated[list[Path], Argument(metavar="LOG...", help="Logs of Megatron-LM.")],
+    output: Output,
+    stages: Annotated[
+        int | None,
+        Option(metavar="S", min=1, help="Number of pipeline stages (default: from the log)."),
+    ] = None,
+    microbatches: Annotated[
+        int | None,
+        Option(
+            metavar="N",
+            min=1,
+            help="Number of micro-batches per iteration (default: from the log).",
+        ),
+    ] = None,
+    iterations: Annotated[
+        str | None,
+        Option(metavar="LIST", help="Iterations, such as 5,6 (default: all but a slow first one)."),
+    ] = None,
+    message_bytes: MessageBytes = 0.0,
+    name: Name = "",
+    source: Source = "",
+    quiet: Quiet = False,
+) -> None:
+    """Make a scenario from training logs of Megatron-LM.
+
+    If Megatron-LM ran with --timing-log-level 2 --timing-log-option all, its log holds the times
+    of every stage. Otherwise operator times are guessed from the iteration time.
+    """
+    from pipesim.formats.megatron import import_megatron
+
+    chosen = labels(iterations)
+    imported(
+        lambda: import_megatron(
+            files,
+            stages=stages,
+            microbatches=microbatches,
+            iterations=chosen,
+            message_bytes=message_bytes,
+            name=name,
+            source=source,
+        ),
+        files,
+        output,
+        quiet,
+    )

@@ -1,0 +1,53 @@
+"""Commands are found, not listed: each is one file."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import pipesim.cli
+from pipesim.cli import importing
+from pipesim.cli.app import app
+
+
+@pytest.mark.parametrize(
+    ("package", "words"), [(pipesim.cli, "pipesim"), (importing, "pipesim import")]
+)
+def test_every_command_is_a_file_with_examples(package: object, words: str) -> None:
+    folder = Path(package.__path__[0])  # type: ignore[attr-defined]
+    found = 0
+    for file in folder.glob("*.py"):
+        module = importlib.import_module(f"{package.__name__}.{file.stem}")  # type: ignore[attr-defined]
+        for example in getattr(module, "EXAMPLES", ()):
+            assert example.startswith(f"{words} {file.stem.replace('_', '-')} ".rstrip())
+            found += 1
+    assert found >= 5
+
+
+def test_examples_stand_in_the_help() -> None:
+    done = CliRunner().invoke(app, ["import", "profiler", "--help"])
+    assert "pipesim import profiler rank0.json.gz rank1.json.gz -o scenario.toml" in done.stdout
+
+
+def test_a_new_file_is_a_new_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "greet.py").write_text(
+        "EXAMPLES = ('pipesim greet',)\n"
+        "def greet() -> None:\n"
+        "    '''Say hello.'''\n"
+        "    print('hello')\n"
+    )
+    monkeypatch.setattr(pipesim.cli, "__path__", [*pipesim.cli.__path__, str(tmp_path)])
+    from pipesim.cli.app import _commands
+
+    try:
+        (command,) = [c for c, _ in _commands(pipesim.cli) if c.__name__ == "greet"]
+    finally:
+        sys.modules.pop("pipesim.cli.greet", None)
+    small = typer.Typer()
+    small.command()(command)
+    assert CliRunner().invoke(small, []).stdout == "hello\n"
