@@ -67,7 +67,7 @@ def write_text(path: StrPath, text: str) -> None:
         content = text.encode("utf-8")
     except UnicodeEncodeError:
         raise FormatError(
-            "cannot be written: a name holds half a character", file=os.fspath(path)
+            "cannot be written: a name holds a lone surrogate", file=os.fspath(path)
         ) from None
     write_bytes(path, content)
 

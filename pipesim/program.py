@@ -115,7 +115,8 @@ class Program:
         orders, placement = self.schedule.orders, self.schedule.placement
         if len(self.instructions) != len(orders):
             raise ScheduleError(
-                f"a program for {len(self.instructions)} devices, a schedule for {len(orders)}"
+                f"the program is for {len(self.instructions)} devices, "
+                f"the schedule for {len(orders)}"
             )
         sent: set[Op] = set()  # by producer: no operator sends two messages
         received: set[Op] = set()
@@ -128,13 +129,17 @@ class Program:
                     continue
                 for message in instruction.sends:
                     if message.producer not in computed:
-                        raise ScheduleError(f"device {device} sends {message} before it is there")
+                        raise ScheduleError(
+                            f"device {device} sends {message} before it is computed"
+                        )
                     if message.producer in sent:
                         raise ScheduleError(f"{message} is sent twice")
                     sent.add(message.producer)
                 for message in instruction.receives:
                     if placement[message.consumer.stage] != device:
-                        raise ScheduleError(f"device {device} receives {message}: not its own")
+                        raise ScheduleError(
+                            f"device {device} receives {message}, meant for another"
+                        )
                     if message.producer in received:
                         raise ScheduleError(f"{message} is received twice")
                     received.add(message.producer)
@@ -147,7 +152,7 @@ class Program:
                     f"device {device} computes {compute}, where the schedule has {op}"
                 )
             if any(message.consumer != op for message in compute.receives):
-                raise ScheduleError(f"device {device}: {op} waits for a message to another one")
+                raise ScheduleError(f"device {device}: {op} waits for another operator's message")
 
     def __str__(self) -> str:
         lines = (" ".join(map(str, device)) for device in self.instructions)

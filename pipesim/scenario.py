@@ -228,7 +228,7 @@ class Scenario:
         if devices < 1 or chunks < 1:
             raise ScenarioError("a placement needs at least one device and one chunk")
         if placement == "plain" and chunks > 1:
-            raise ScenarioError("a plain placement has one chunk a device")
+            raise ScenarioError("a plain placement has one chunk per device")
         down = tuple(range(devices))
         bounces = placement == "v"
         return tuple(d for c in range(chunks) for d in (down[::-1] if bounces and c % 2 else down))

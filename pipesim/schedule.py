@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from pipesim.errors import ScheduleError
 from pipesim.scenario import KINDS, Kind, Scenario
+from pipesim.text import counted
 
 __all__ = ["Assumptions", "Op", "Schedule"]
 
@@ -143,14 +144,15 @@ class Schedule:
         object.__setattr__(self, "orders", tuple(tuple(order) for order in self.orders))
         object.__setattr__(self, "placement", tuple(self.placement))
         if not isinstance(self.assumed, Assumptions):
-            raise ScheduleError(f"what a plan assumed is told by Assumptions, not {self.assumed!r}")
+            raise ScheduleError(f"assumed must be an Assumptions, not {self.assumed!r}")
         if self.microbatches < 1:
             raise ScheduleError(
                 f"a schedule needs at least one micro-batch, not {self.microbatches}"
             )
         if not self.placement or set(self.placement) != set(range(len(self.orders))):
             raise ScheduleError(
-                f"{len(self.orders)} device orders for stages on devices {list(self.placement)}"
+                f"{counted(len(self.orders), 'device order')}, but stages on devices "
+                f"{list(self.placement)}"
             )
         if not self._is_complete():
             self._complain()

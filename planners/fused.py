@@ -60,7 +60,9 @@ def interleaved_1f1b(scenario: Scenario) -> Schedule:
     devices, n = scenario.devices, scenario.microbatches
     chunks = scenario.stages // devices
     if scenario.placement != scenario.place("interleaved", devices, chunks):
-        raise ScheduleError("interleaved-1f1b needs stage s on device s mod D, v stages on each")
+        raise ScheduleError(
+            "interleaved-1f1b needs stage s on device s mod D, and v stages on each"
+        )
     if n % devices:
         raise ScheduleError(
             f"interleaved-1f1b needs a multiple of {devices} micro-batches (one group is "

@@ -48,7 +48,7 @@ def test_what_lowering_makes_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("program", "device", "change", "message"),
     [
-        (NCCL, 0, reverse_groups, "device 0 sends 0F1→1F1 before it is there"),
+        (NCCL, 0, reverse_groups, "device 0 sends 0F1→1F1 before it is computed"),
         (IDEAL, 0, lambda i: i.reverse(), "device 0 computes 0BW1, where the schedule has 0F0"),
         (IDEAL, 0, lambda i: i.pop(), "device 0 computes None, where the schedule has 0BW1"),
         (
@@ -61,7 +61,7 @@ def test_what_lowering_makes_is_accepted() -> None:
             IDEAL,
             1,
             lambda i: i.__setitem__(0, Compute(Op("F", 1, 0), IDEAL.instructions[1][1].receives)),
-            "device 1: 1F0 waits for a message to another one",
+            "device 1: 1F0 waits for another operator's message",
         ),
         (
             IDEAL,
@@ -79,7 +79,7 @@ def test_what_lowering_makes_is_accepted() -> None:
             NCCL,
             0,
             lambda i: i.append(Group(0, (), (Message(Op("F", 0, 0), Op("F", 1, 0)),))),
-            "device 0 receives 0F0→1F0: not its own",
+            "device 0 receives 0F0→1F0, meant for another",
         ),
     ],
 )
@@ -92,5 +92,5 @@ def test_what_cannot_be_a_program_is_refused(
 
 
 def test_a_device_too_many_is_refused() -> None:
-    with pytest.raises(ScheduleError, match="a program for 3 devices, a schedule for 2"):
+    with pytest.raises(ScheduleError, match="the program is for 3 devices, the schedule for 2"):
         Program(SCHEDULE, Ideal(), (*IDEAL.instructions, ()))

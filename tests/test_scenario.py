@@ -79,7 +79,7 @@ def test_placements_by_name() -> None:
     assert Scenario.place("v", 3, 3) == (0, 1, 2, 2, 1, 0, 0, 1, 2)
     with pytest.raises(ScenarioError, match="unknown placement"):
         Scenario.place("w", 2)  # type: ignore[arg-type]
-    with pytest.raises(ScenarioError, match="one chunk a device"):
+    with pytest.raises(ScenarioError, match="one chunk per device"):
         Scenario.place("plain", 2, 2)
 
 

@@ -57,7 +57,7 @@ def test_fused_and_split_backwards_may_be_mixed() -> None:
             [["0F0", "0B0", "0F1", "0W0", "0BW1"], ["1F1", "1F0", "1BW0", "1B1", "1W1"]],
             "device 0 waits in 0B0 for 1BW0; device 1 waits in 1F1 for 0F1",
         ),
-        (GOOD[:1], "1 device orders for stages on devices [0, 1]"),
+        (GOOD[:1], "1 device order, but stages on devices [0, 1]"),
     ],
 )
 def test_a_wrong_schedule_says_what_is_wrong(orders: list[list[str]], message: str) -> None:
@@ -90,7 +90,7 @@ def test_topological_order_keeps_every_need(case: tuple[Scenario, Schedule]) -> 
 def test_a_schedule_has_devices_and_micro_batches() -> None:
     with pytest.raises(ScheduleError, match="at least one micro-batch, not 0"):
         Schedule([[], []], (0, 1), 0)
-    with pytest.raises(ScheduleError, match=r"3 device orders for stages on devices \[0, 2\]"):
+    with pytest.raises(ScheduleError, match=r"3 device orders, but stages on devices \[0, 2\]"):
         Schedule([[], [], []], (0, 2), 1)
 
 

@@ -68,7 +68,7 @@ def check_lemma_1(schedule: Schedule) -> None:
     """
     for link, delta in enumerate(slackness(warmup(schedule))):
         if delta < 0:
-            raise ScheduleError(f"link {link} has slackness {delta}: below 0, against Lemma 1")
+            raise ScheduleError(f"link {link} has slackness {delta}, which Lemma 1 rules out")
 
 
 def delay_budget_ms(

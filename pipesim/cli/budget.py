@@ -88,15 +88,14 @@ def _conclusion(result: Budgets) -> str:
         return f"All delays are within their budgets; {takes}."
     warmup = numbers(new.warmup)
     takes = (
-        f"planned with it the iteration takes {milliseconds(new.iteration_ms)} instead of "
-        f"{milliseconds(now.iteration_ms)} where nothing blocks, and holds "
-        f"{numbers(new.peak_activations)} activations by device instead of "
-        f"{numbers(now.peak_activations)}"
+        f"a plan with it takes {milliseconds(new.iteration_ms)} instead of "
+        f"{milliseconds(now.iteration_ms)} where nothing blocks, and its devices hold up to "
+        f"{numbers(new.peak_activations)} activations instead of {numbers(now.peak_activations)}"
     )
     if new.absorbs:
-        return f"Warm-up {warmup} is the smallest within all budgets: {takes}."
+        return f"Warm-up {warmup} is the smallest that absorbs all delays: {takes}."
     over = [link.link for link in new.links if link.over_ms]
     return (
-        f"{counted(result.scenario.microbatches, 'micro-batch')} allow no warm-up within all "
-        f"budgets: {warmup} leaves {links(over)} over; {takes}."
+        f"With {counted(result.scenario.microbatches, 'micro-batch')} no warm-up keeps all delays "
+        f"within their budgets: {warmup} leaves {links(over)} over; {takes}."
     )

@@ -106,7 +106,7 @@ def _show(calibration: Calibration) -> None:
     )
     streams = ", ".join(f"{name}: {one.p2p_streams}" for name, one in testbeds.items())
     lines = [
-        f"NCCL kernels share a stream by   {streams}",
+        f"NCCL kernels share a stream per  {streams}",
         f"mean absolute error              {100 * calibration.residual:.2f} % over "
         f"{len(calibration.fitted_to)} runs",
     ]

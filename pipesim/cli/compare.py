@@ -167,7 +167,7 @@ def _misfits(result: Comparison) -> str:
     names = [row.system.title for row in result.rows if not row.fits]
     if not names:
         return ""
-    return f"{listed(names)}: over the activation limit, with no plan to use host memory"
+    return f"Over the activation limit, with no plan to use host memory: {listed(names)}"
 
 
 def _lower_bound(result: Comparison) -> str:

@@ -92,7 +92,7 @@ def optimal(
     if result.schedule:
         outputs.written(quiet=quiet)
     elif output:
-        note(f"no plan for {output}", quiet=quiet)
+        note(f"no plan to write to {output}", quiet=quiet)
 
 
 def _cores() -> int:

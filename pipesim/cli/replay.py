@@ -268,13 +268,14 @@ def _show(replayed: Replayed, quiet: bool) -> None:
             Column("error\n%", [f"{100 * error:+.1f}" for error in errors]),
         ],
     )
-    show("", f"operators start {_ms(replayed.median_start_error_ms)} from prediction (median)")
+    show("", f"operators start {_ms(replayed.median_start_error_ms)} off their prediction (median)")
     if replayed.base_ms:
         nominal = _ms(replayed.nominal.iteration_ms, 1)
         where = " over links without delay" if run.transport.name == "delegated" else ""
         show(
-            f"the prediction counts {_ms(replayed.base_ms)} that a message takes here{where}; "
-            f"without, it is {nominal}, and starts are {_ms(replayed.nominal_start_error_ms)} off"
+            f"the prediction includes {_ms(replayed.base_ms)} that a message takes here{where}; "
+            f"without them it is {nominal}, and starts are "
+            f"{_ms(replayed.nominal_start_error_ms)} off"
         )
     clocks = replayed.measured.clocks
     show(
@@ -324,8 +325,8 @@ def _processes(run: Run) -> str:
 def _sentence(event: dict[str, Any]) -> str:
     phase = "warm-up iteration" if event["warmup"] else "iteration"
     return (
-        f"link {event['link']} failed in {phase} {event['iteration']}: rank {event['rank']} went "
-        f"over to delegates with {event['message']} at {_ms(event['at_ms'], 1)}, after "
+        f"link {event['link']} failed in {phase} {event['iteration']}: rank {event['rank']} "
+        f"switched to delegates for {event['message']} at {_ms(event['at_ms'], 1)}, after waiting "
         f"{_ms(event['waited_ms'], 1)}; that iteration took {_ms(event['cost_ms'], 1)} longer than "
-        "others"
+        "the others"
     )

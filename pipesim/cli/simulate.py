@@ -92,7 +92,7 @@ def _with_messages(engine: Engine | None, drawn: dict[str, Path | None]) -> Engi
     """The engine; SimPy, which alone keeps messages, where a file shows them."""
     for option, file in drawn.items():
         if file and engine == "compiled":
-            raise ScenarioError(f"{option} shows messages, and --engine compiled keeps none")
+            raise ScenarioError(f"{option} shows messages, which --engine compiled does not keep")
     return "simpy" if any(drawn.values()) else engine
 
 

@@ -130,8 +130,8 @@ def _show_figures(validation: Validation) -> None:
         right = sum(rankings.values())
         show(
             "",
-            f"Systems over {100 * TELLING_APART:.0f} % apart are ranked as measured in {right} of "
-            f"{len(rankings)} settings.",
+            f"Systems more than {100 * TELLING_APART:.0f} % apart are ranked as measured in "
+            f"{right} of {len(rankings)} settings.",
         )
 
 
@@ -146,7 +146,7 @@ def _validate_production(measured: Path, json: bool, quiet: bool) -> None:
         return
     figures = found.as_dict()
     show(
-        f"steps                  {found.steps}, {len(found.rows)} with data-parallel ranks apart",
+        f"steps                  {found.steps}, on all data-parallel ranks {len(found.rows)}",
         f"median absolute error  {_percent(figures['median_abs_error'])}",
         f"90th percentile        {_percent(figures['p90_abs_error'])}",
         f"largest                {_percent(figures['max_abs_error'])}",

@@ -48,7 +48,7 @@ Parser: TypeAlias = Callable[[object, Place], T]
 def text(value: object, place: Place) -> str:
     """Parse a string."""
     if not isinstance(value, str):
-        raise place.error(f"must be a text, not {_shown(value)}")
+        raise place.error(f"must be text, not {_shown(value)}")
     return value
 
 

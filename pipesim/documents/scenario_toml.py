@@ -206,7 +206,7 @@ def _read_delays(tables: list[Table], links: int) -> dict[str, object]:
         if link >= links:
             raise table.place.at("link").error(f"there is no link {link}, only {links} links")
         if link in seen:
-            raise table.place.at("link").error(f"link {link} has a delay above already")
+            raise table.place.at("link").error(f"link {link} already has a delay above")
         seen.add(link)
         for field, delay in delays.items():
             delay[link] = table.take_or(field, _both_ways, [0.0, 0.0])

@@ -35,7 +35,7 @@ def parse_json(content: str, file: str) -> object:
     except RecursionError:
         raise FormatError("is nested too deeply", file=file) from None
     except UnicodeEncodeError:
-        raise FormatError("not JSON: a text holds half a character", file=file) from None
+        raise FormatError("not JSON: a string holds a lone surrogate", file=file) from None
     except ValueError as error:
         raise FormatError(f"not JSON: {error}", file=file) from None
     return value

@@ -145,8 +145,8 @@ def diagnosis(found: Attribution) -> str:
     >>> slow = Scenario().with_delay(20, links=[0])
     >>> print(diagnosis(attribute(slow, plan(slow, "zerobubble"), "nccl")))
     ... # doctest: +NORMALIZE_WHITESPACE
-    Look at link 0 first: healthy, it would save 410 ms (51.2 % of the iteration), 88 % of
-    that HOL blocking.
+    Look at link 0 first: a healthy one would save 410 ms (51.2 % of the iteration), 88 % of
+    it from HOL blocking.
     """
     match first(found):
         case "hol" | "dependency" as worse:
@@ -171,18 +171,18 @@ def diagnosis(found: Attribution) -> str:
 def _links(found: Attribution, worse: CauseName) -> str:
     saved = _saved(found, found.links_ms)
     share = 100 * (found.cause(worse).removal_ms or 0.0) / found.links_ms
-    which = f"{'all' if share >= 99.95 else f'{min(share, 99.9):.0f} %'} of that {NAMES[worse]}"
+    which = f"{'all' if share >= 99.95 else f'{min(share, 99.9):.0f} %'} of it from {NAMES[worse]}"
     if len(found.links) == 1:
         name = links([found.links[0].link])
-        return f"Look at {name} first: healthy, it would save {saved}, {which}"
+        return f"Look at {name} first: a healthy one would save {saved}, {which}"
     worst = max(found.links, key=lambda link: link.removal_ms)
     alone = (
-        f"{links([worst.link])} alone {milliseconds(_rounded(found, worst.removal_ms))}"
+        f"{links([worst.link])} alone would save {milliseconds(_rounded(found, worst.removal_ms))}"
         if worst.removal_ms > 0
-        else "no single one of them anything"
+        else "none of them alone would save anything"
     )
     names = links([link.link for link in found.links])
-    return f"Look at {names} first: healthy, they would save {saved}, {which}; {alone}"
+    return f"Look at {names} first: healthy ones would save {saved}, {which}; {alone}"
 
 
 def _slow_operators(found: Attribution) -> str:
@@ -192,15 +192,17 @@ def _slow_operators(found: Attribution) -> str:
     took = f"takes {milliseconds(worst.duration_ms)} instead of {plain(worst.median_ms)}"
     if count == 1:
         return f"Look at operator {worst.op} first: it {took}, which costs {saved}"
-    what = f"Look at the {counted(count, 'slow operator')} first: as fast as the others of their"
-    return f"{what} stage and kind they would save {saved}; {worst.op} {took}"
+    return (
+        f"Look at the {counted(count, 'slow operator')} first: if they were as fast as the others "
+        f"of their stage and kind, that would save {saved}; {worst.op} {took}"
+    )
 
 
 def _imbalance(found: Attribution) -> str:
     saved = _saved(found, found.cause("stage imbalance").removal_ms or 0.0)
     worst = max(found.stages, key=lambda stage: stage.imbalance_ms)
     if worst.imbalance_ms <= 0:
-        return f"Look at the balance of the stages first: equal ones would save {saved}"
+        return f"Look at the balance of the stages first: equal stages would save {saved}"
     work = f"it has {worst.ratio:.2f}× the work of the mean stage"
     return f"Look at stage {worst.stage} first: {work}; equal stages would save {saved}"
 

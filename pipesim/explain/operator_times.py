@@ -110,7 +110,7 @@ class OperatorTimes:
 
     def __init__(self, scenario: Scenario, schedule: Schedule, outlier: float = OUTLIER) -> None:
         if not 1 <= outlier < np.inf:
-            raise ScenarioError(f"a slow operator takes 1 median or more, not {outlier!r}")
+            raise ScenarioError(f"outlier must be at least 1, not {outlier!r}")
         schedule.check_fits(scenario)
         self.scenario = scenario
         shape = (scenario.stages, scenario.microbatches)

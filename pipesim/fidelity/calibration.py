@@ -128,7 +128,7 @@ class Calibrator:
         alone = next((name for name, own in settings.items() if len(own) == 1), None)
         if alone is not None:
             raise ScenarioError(
-                f"testbed {alone} has one setting only: none can be left out (--no-leave-out)"
+                f"testbed {alone} has only one setting: it cannot be left out (use --no-leave-out)"
             )
 
     def _fitted(self, name: str, runs: Sequence[MeasuredRun]) -> Testbed:

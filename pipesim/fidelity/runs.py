@@ -114,7 +114,7 @@ _COLUMNS = (
 
 def _run(row: dict[str, str | None], file: str, line: int) -> MeasuredRun:
     if None in row or None in row.values():
-        raise FormatError("has another number of values than the header", file=file, line=line)
+        raise FormatError("does not have as many values as the header", file=file, line=line)
 
     def take(column: str, parse: Callable[[str], T], what: str) -> T:
         text = (row[column] or "").strip()

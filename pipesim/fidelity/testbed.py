@@ -50,19 +50,19 @@ CONSTANTS = {
     ),
     "delegate_ms": Constant(
         "ms",
-        "latency that delegation adds to a message, on a healthy link too",
+        "latency that delegation adds to a message, also on a healthy link",
         0.0,
         (0, 1, 2, 3, 4, 5, 6, 8),
     ),
     "host_gib_per_s": Constant(
         "GiB/s",
-        "host path of delegated messages, shared by the ranks of a node; at most the network's",
+        "bandwidth of delegated messages' host path, shared by the ranks of a node",
         np.inf,
         (5, 6, 7, 8, 9, 10, 11, 12, 14, 17, 20, np.inf),
     ),
     "replanned_ms": Constant(
         "ms",
-        "time after the pipeline that a re-planned iteration takes on top",
+        "extra time after the pipeline in re-planned iterations",
         0.0,
         (0, 20, 50, 100, 150, 200, 250, 300, 350, 400),
     ),
@@ -234,7 +234,7 @@ def profiled(measured: MeasuredRun, testbed: Testbed) -> Scenario:
     if low_ms >= target_ms:
         raise ScenarioError(
             f"{measured.place}: healthy_ms {measured.healthy_ms:g} is less than messages and "
-            f"what comes after the pipeline take on {testbed.name}"
+            f"the work after the pipeline take on {testbed.name}"
         )
     scale = target_ms / (measured.microbatches + measured.stages) / unit.forward_ms.mean()
     for _ in range(_MOST_STEPS):

@@ -106,7 +106,7 @@ class OperatorTimes:
         >>> for note in times.notes:
         ...     print(note)
         F 4 ms ± 1.5, BW 8 ms ± 0 (medians over the operators; ±: half their quartile range)
-        B and W were not measured: guessed to be half of the fused backward each
+        B and W were not measured: each guessed to be half of the fused backward
         """
         shape = next(iter(samples_ms.values())).shape
         samples = {kind: samples_ms.get(kind, np.full(shape, np.nan)) for kind in KINDS}
@@ -122,8 +122,8 @@ class OperatorTimes:
         fused = np.isfinite(median["BW"])
         if not split.all():
             notes.append(
-                f"B and W{_partly(~split)} were not measured: guessed to be half of the "
-                "fused backward each"
+                f"B and W{_partly(~split)} were not measured: each guessed to be half "
+                "of the fused backward"
             )
         if not fused.all():
             notes.append(

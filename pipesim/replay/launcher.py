@@ -87,8 +87,8 @@ def _check_memory(run: Run) -> None:
     if kib and processes + messages > 1024 * int(kib[1]) / 2:
         raise ReplayError(
             f"{counted(run.devices, 'worker')} would need {processes / 2**30:,.1f} GiB of memory "
-            f"and an iteration's messages {messages / 2**30:,.1f} GiB, and "
-            f"{int(kib[1]) / 2**20:,.1f} GiB are available, half of them for this"
+            f"and an iteration's messages {messages / 2**30:,.1f} GiB, but "
+            f"a run may use half of the {int(kib[1]) / 2**20:,.1f} GiB that are available"
         )
 
 
@@ -212,7 +212,7 @@ def _last_words(rank: int, folder: Path) -> str:
         for line in path.read_text(errors="replace").splitlines()
         if line.strip()
     ]
-    return lines[-1] if lines else "ended without a word"
+    return lines[-1] if lines else "ended without an error message"
 
 
 def _status(rank: int, folder: Path) -> str:

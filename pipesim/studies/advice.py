@@ -95,7 +95,8 @@ def _is_bound(row: Row) -> bool:
 def _alone(row: Row) -> str:
     if _is_bound(row):
         return f"{_takes(row)}."
-    return f"{_takes(row)}, {milliseconds(row.iteration_ms - row.lower_bound_ms)} above the bound."
+    above = milliseconds(row.iteration_ms - row.lower_bound_ms)
+    return f"{_takes(row)}, {above} above the lower bound."
 
 
 def _in_vain(rows: list[Row]) -> str:

@@ -131,7 +131,7 @@ def budgets(
     ((6, 3, 2, 1), True, 410.0)
     """
     if not scenario.is_plain:
-        raise ScheduleError("delay budgets are known for one stage on each device, in order, only")
+        raise ScheduleError("delay budgets are known only for one stage on each device, in order")
     smallest = planned_under_delays(scenario, "smallest warm-up", smallest_warmup(scenario))
     current = plan(scenario, planner)
     return Budgets(

@@ -144,7 +144,7 @@ def test_systems_and_limits() -> None:
     text = stdout("compare", *SLOW, "--activation-limit", "7")
     assert "over the limit" in text
     misfit = stdout("compare", *SLOW, "--activation-limit", "3")
-    assert "1F1B: over the activation limit, with no plan to use host memory" in misfit
+    assert "Over the activation limit, with no plan to use host memory: 1F1B" in misfit
     assert "less than 1F1B" not in misfit
 
 
@@ -245,7 +245,7 @@ def test_simulate_prints_devices_and_writes_files() -> None:
 def test_budget() -> None:
     text = stdout("budget", *SLOW)
     assert "over by 10 ms" in text
-    assert "Warm-up 6 3 2 1 is the smallest within all budgets: planned with it" in text
+    assert "Warm-up 6 3 2 1 is the smallest that absorbs all delays: a plan with it" in text
     assert "takes 410 ms instead of 440 ms where nothing blocks" in text
     assert "All delays are within their budgets" in stdout("budget", "--slow", "0=10ms")
     assert "leaves link 1 over" in stdout("budget", "--slow", "1=300ms")

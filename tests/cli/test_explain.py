@@ -150,7 +150,7 @@ def test_files() -> None:
         (["run.toml", "--planner", "nobody"], "nobody"),
         (["run.toml", "--slow", "9=5ms"], "no link 9"),
         (["run.toml", "--transport", "pigeon"], "unknown transport"),
-        (["run.toml", "--outlier", "0"], "1 median or more"),
+        (["run.toml", "--outlier", "0"], "outlier must be at least 1"),
         (["run.toml", "--csv", "run.toml"], "would overwrite an input"),
         (["run.toml", "--plot", "causes.gif"], "unknown ending"),
     ],

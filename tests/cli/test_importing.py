@@ -110,7 +110,7 @@ def test_help(kind: str) -> None:
         ("production trace.parquet --step x", "invalid value for '--step'"),
         (
             "megatron train.log",
-            "train.log: does not tell the number of micro-batches: give --micro",
+            "train.log: does not say the number of micro-batches: give --micro",
         ),
         ("megatron train.log --stages 0 --microbatches 1", "invalid value for '--stages'"),
         (
@@ -119,13 +119,13 @@ def test_help(kind: str) -> None:
         ),
         (
             "megatron train.log --stages 3 --microbatches 2",
-            "train.log:1: tells that the number of stages is 2",
+            "train.log:1: says that the number of stages is 2",
         ),
         ("megatron rank0.json --stages 2 --microbatches 2", 'has no "iteration N/ M'),
         ("megatron trace.parquet --stages 2 --microbatches 2", "is not text in UTF-8"),
         ("megatron train.log --stages 2 --microbatches 2 --iterations 9", "no iteration 9"),
         ("profiler train.log", "train.log:1:1: is not JSON: Expecting value"),
-        ("profiler rank1.json", "rank1.json: no file has stage 0 (no file is of rank 0)"),
+        ("profiler rank1.json", "rank1.json: no file has stage 0 (no file is from rank 0)"),
         ("profiler rank0.json", "rank0.json: stage 0 sends forwards on, but no file has stage 1"),
         ("profiler rank0.json rank0.json", "rank0.json: is of rank 0, and so is rank0.json"),
         ("profiler rank0.json rank1.json --iterations 1,1", "--iterations: '1' is given twice"),

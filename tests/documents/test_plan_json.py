@@ -102,7 +102,7 @@ def test_round_trip(
 
 
 def test_assumptions_are_no_mapping() -> None:
-    with pytest.raises(ScheduleError, match="what a plan assumed is told by Assumptions"):
+    with pytest.raises(ScheduleError, match="assumed must be an Assumptions"):
         Schedule(gpipe(1, 1).orders, [0], 1, "x", {"delay_ms": 0.0})  # type: ignore[arg-type]
 
 
@@ -119,11 +119,11 @@ def test_assumptions_are_no_mapping() -> None:
         ("0.5", "-Infinity", "", "-Infinity is not a number"),
         ("0.5", "1e999", "", "1e999 is too large a number"),
         ("0.5", "1" * 5000, "", "not JSON: Exceeds the limit"),
-        ("gpipé", "\\ud800", "", "half a character"),
+        ("gpipé", "\\ud800", "", "a lone surrogate"),
         ('"format": "pipesim-plan",', "", "", "is not a pipesim-plan file"),
         ("pipesim-plan", "pipesim-scenario", ": format", "must be 'pipesim-plan'"),
         ('"version": 1', '"version": 3', ": version", "reads version 1, not 3"),
-        ('"gpipé"', "null", ": planner", "must be a text, not None"),
+        ('"gpipé"', "null", ": planner", "must be text, not None"),
         ("[[0.5, 20.0]]", "[0.5]", ": assumed.delay_ms[0]", "must be a list, not 0.5"),
         ("[3.0, null]", '["3"]', ": assumed.activation_limit[0]", "must be a finite number"),
         ('"activation_limit"', '"limit"', ": assumed.limit", "unknown key"),
@@ -134,11 +134,11 @@ def test_assumptions_are_no_mapping() -> None:
         ('"version": 1', '"version": 1, "order": 1', ": order", "did you mean orders?"),
         ("[0, 1]", "[0, true]", ": placement[1]", "must be a whole number"),
         ("[0, 1]", "[0, -1]", ": placement[1]", "must be a whole number"),
-        ("[0, 1]", "[]", "", "2 device orders for stages on devices []"),
-        ("[0, 1]", "[0, 99999999999]", "", "2 device orders for stages"),
+        ("[0, 1]", "[]", "", "2 device orders, but stages on devices []"),
+        ("[0, 1]", "[0, 99999999999]", "", "2 device orders, but stages"),
         ('"0F1"', '"0f1"', ": orders[0][1]", "'0f1' is not an operator"),
         ('"0F1"', '"0F1 "', ": orders[0][1]", "'0F1 ' is not an operator"),
-        ('"0F1"', "1", ": orders[0][1]", "must be a text, not 1"),
+        ('"0F1"', "1", ": orders[0][1]", "must be text, not 1"),
         ('"0F1"', '"0F' + "1" * 5000 + '"', ": orders[0][1]", "is not an operator"),
         ('["1F0", "1F1", "1BW0", "1BW1"]', '"1F0"', ": orders[1]", "must be a list"),
         ('"0F1", ', "", "", "0F1 is missing from device 0"),

@@ -199,7 +199,7 @@ OPERATORS = "forward_ms = 10\n"
         ("version = 1", "", "", "the key version is missing"),
         ("version = 1", "version = 2", ": version", "reads version 1, not 2"),
         ("version = 1", "version = true", ": version", "must be a whole number"),
-        ("version = 1", "version = 1\nname = 3", ": name", "must be a text, not 3"),
+        ("version = 1", "version = 1\nname = 3", ": name", "must be text, not 3"),
         ("version = 1", "version = 1\ncolor = 3", ": color", r"unknown key \(known: format"),
         ("[operators]", "[operations]", "", "the key operators is missing"),
         ("[pipeline]", "[[pipeline]]", ": pipeline", "must be a table, not a list"),
@@ -250,7 +250,7 @@ OPERATORS = "forward_ms = 10\n"
             "[operators]",
             "[[delay]]\nlink = 1\n[[delay]]\nlink = 1\n[operators]",
             ": delay[1].link",
-            "link 1 has a delay above already",
+            "link 1 already has a delay above",
         ),
         (
             "[operators]",

@@ -204,7 +204,7 @@ def test_the_threshold_of_slow_operators() -> None:
     two = Scenario(stages=1, microbatches=2, forward_ms=[[1, 100]])
     assert not planned(two, "1f1b").slow_operators
     for wrong in (0.5, float("nan"), float("inf"), -1):
-        with pytest.raises(ScenarioError, match="1 median or more"):
+        with pytest.raises(ScenarioError, match="outlier must be at least 1"):
             attribute(scenario, schedule, outlier=wrong)
 
 

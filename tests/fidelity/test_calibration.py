@@ -95,7 +95,7 @@ def test_leaving_a_setting_out_predicts_it_unseen() -> None:
     predictions = Calibrator(runs).leave_one_setting_out()
     assert len(predictions) == len(runs)
     assert np.abs([one.error for one in predictions]).max() < 0.1
-    with pytest.raises(ScenarioError, match="testbed lab has one setting only"):
+    with pytest.raises(ScenarioError, match="testbed lab has only one setting"):
         Calibrator(runs[:1]).leave_one_setting_out()
 
 

@@ -39,7 +39,7 @@ def test_the_shipped_runs() -> None:
         ("6>7 7>6", "6-7", "runs.csv:2: slow_sends must be sends"),
         (",872.7,", ",nan,", "runs.csv:2: healthy_ms must be a time above 0, not 'nan'"),
         (",872.7,", ",-1,", "runs.csv:2: healthy_ms must be a time above 0"),
-        (",6\n", "\n", "runs.csv:2: has another number of values than the header"),
+        (",6\n", "\n", "runs.csv:2: does not have as many values as the header"),
     ],
 )
 def test_a_wrong_value_is_named_with_its_place(

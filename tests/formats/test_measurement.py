@@ -36,7 +36,7 @@ def test_operators_of_both_kinds() -> None:
     assert times.median_ms["W"].tolist() == [[4, 4]]
     assert times.median_ms["BW"].tolist() == [[6, 8]]
     assert times.notes == (
-        "B and W of 1 operator were not measured: guessed to be half of the fused backward each",
+        "B and W of 1 operator were not measured: each guessed to be half of the fused backward",
         "the fused backward of 1 operator was not measured: guessed to take B + W",
     )
 

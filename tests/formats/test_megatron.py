@@ -37,14 +37,14 @@ def test_timers_of_all_ranks(path: Path) -> None:
     assert measured.iteration_ms == (429.3, 430.3)
     assert measured.iterations == ()
     assert measured.notes == (
-        "2 iterations: median 429.8 ms, quartiles 429.6 and 430.1 ms, with what follows the "
+        "2 iterations: median 429.8 ms, quartiles 429.6 and 430.1 ms, including what follows the "
         "pipeline",
         f"{path}: left out iteration 1 (4293.3 ms): start-up",
         "F and BW of each stage: median over its ranks of 2 and over 2 iterations with timers, "
         "divided by 12 micro-batches",
         "F 10.75 ms ± 0.12, BW 20.5 ms ± 0 (medians over the operators; ±: half their quartile "
         "range)",
-        "B and W were not measured: guessed to be half of the fused backward each",
+        "B and W were not measured: each guessed to be half of the fused backward",
     )
 
 
@@ -120,7 +120,7 @@ def test_iterations_without_all_ranks_give_their_time_alone(path: Path) -> None:
     )
     with pytest.raises(
         FormatError,
-        match=r"train.log:1: iteration 2 lacks the backward-compute of rank 2, and no other is wh",
+        match=r"train.log:1: iteration 2 lacks the backward-compute of rank 2, and no other",
     ):
         made(path, iteration(2, 431.0) + cut)
 
@@ -208,20 +208,20 @@ def test_the_shape_that_a_log_tells(path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "options", "says"),
     [
-        (TELLING + ALL, {"stages": 4}, ":1: tells that the number of stages is 2, but --stages is"),
+        (TELLING + ALL, {"stages": 4}, ":1: says that the number of stages is 2, but --stages is"),
         (
             TELLING + ALL,
             {"microbatches": 8},
-            ":7: tells that the number of micro-batches is 12, but --microbatches is 8",
+            ":7: says that the number of micro-batches is 12, but --microbatches is 8",
         ),
-        (PLAIN, {"stages": None}, ": does not tell the number of stages: give --stages"),
-        (ALL, {"microbatches": None}, ": does not tell the number of micro-batches: give --microb"),
+        (PLAIN, {"stages": None}, ": does not say the number of stages: give --stages"),
+        (ALL, {"microbatches": None}, ": does not say the number of micro-batches: give --microb"),
         (
             TELLING + PLAIN + TELLING.replace("constant 12", "constant 24"),
             {},
-            ":17: tells that the number of micro-batches is 24, but line 7 12",
+            ":17: says that the number of micro-batches is 24, but line 7 12",
         ),
-        (TELLING.replace("size: 2", "size: 0") + PLAIN, {}, ":1: tells that the number of stages"),
+        (TELLING.replace("size: 2", "size: 0") + PLAIN, {}, ":1: says that the number of stages"),
         (
             TELLING.replace("constant 12", "constant 999999999") + PLAIN,
             {"microbatches": None},
@@ -241,7 +241,7 @@ def test_logs_of_two_shapes(path: Path, tmp_path: Path) -> None:
     path.write_text(TELLING + ALL)
     other = tmp_path / "again.log"
     other.write_text(TELLING.replace("constant 12", "constant 6") + ALL)
-    with pytest.raises(FormatError, match=r"again.log:7: .* is 6, but .*train.log tells 12"):
+    with pytest.raises(FormatError, match=r"again.log:7: .* is 6, but .*train.log says 12"):
         import_megatron([path, other])
 
 
@@ -257,7 +257,7 @@ def test_all_ranks_of_the_world_must_have_timers(path: Path) -> None:
     )
     with pytest.raises(
         FormatError,
-        match=r"train.log:8: iteration 2 lacks the forward-compute of rank 2, and no other is",
+        match=r"train.log:8: iteration 2 lacks the forward-compute of rank 2, and no other",
     ):
         made(path, SETUP + iteration(2, 431.0) + cut)
     with pytest.raises(FormatError, match=r"has timers of rank 3, but there are 2 ranks"):

@@ -172,7 +172,9 @@ def test_messages_that_do_not_match_are_left_out(save: Save) -> None:
     path = save(without(7, "backward-recv", 0)(small()))
     trace = read_production(path)
     assert [len(one.timeline.comm) for one in trace.iterations] == [0, 4]
-    assert trace.notes[-1] == f"{path}: 1 iteration without messages: they do not match"
+    assert trace.notes[-1] == (
+        f"{path}: 1 iteration without messages: sends and receives do not match"
+    )
 
 
 def with_value(column: str, value: object) -> Callable[[pd.DataFrame], pd.DataFrame]:
@@ -188,7 +190,7 @@ def with_value(column: str, value: object) -> Callable[[pd.DataFrame], pd.DataFr
     ("change", "message"),
     [
         (lambda f: f.drop(columns=["duration", "gmc"]), "lacks gmc, duration"),
-        (lambda f: f.rename(columns={"step": "Step"}), "is no production trace: lacks step"),
+        (lambda f: f.rename(columns={"step": "Step"}), "is not a production trace: it lacks step"),
         (lambda f: f[:0], "holds no operation"),
         (lambda f: f[f.optype == "forward-send"], "no forward-compute and no backward-compute"),
         (lambda f: f.astype({"stage": float}), "stage must hold whole numbers, not float64"),

@@ -100,7 +100,7 @@ def test_single_stage_schedules_have_the_rank_as_stage(write: Write) -> None:
     made = import_profiler(write(rank(0, ops), rank(1, later)))
     assert (made.scenario.stages, made.scenario.microbatches) == (2, 2)
     assert made.scenario.fused_backward_ms[1].tolist() == [9.5, 9.5]
-    assert any("name no stage: it is the rank" in note for note in made.notes)
+    assert any("name no stage: the rank is taken" in note for note in made.notes)
     with pytest.raises(FormatError, match=r"no file has stage 0"):
         import_profiler(write(rank(1, later)))
 
@@ -179,8 +179,8 @@ def test_overlapped_pairs_are_dropped(write: Write) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda d: [], "is no profiler trace: it has no traceEvents"),
-        (lambda d: {**d, "traceEvents": 3}, "is no profiler trace: it has no traceEvents"),
+        (lambda d: [], "is not a profiler trace: it has no traceEvents"),
+        (lambda d: {**d, "traceEvents": 3}, "is not a profiler trace: it has no traceEvents"),
         (lambda d: {**d, "traceEvents": []}, "has no pipeline annotations: PP:0F0 …, or Forward"),
         (
             lambda d: {**d, "distributedInfo": {"rank": "0"}},
@@ -207,7 +207,10 @@ def test_overlapped_pairs_are_dropped(write: Write) -> None:
             lambda d: document([event("PP:0F0", 0, 1)]),
             "no iteration is complete (iteration 0 lacks the backward of stage 0, micro-batch 0)",
         ),
-        (lambda d: document([event("PP:0F999999", 0, 1), event("PP:1F0", 0, 1)]), "micro-batch 99"),
+        (
+            lambda d: document([event("PP:0F999999", 0, 1), event("PP:1F0", 0, 1)]),
+            "too large a micro-batch",
+        ),
         (lambda d: document([event("PP:5F0", 0, 1)]), "no file has stage 0"),
     ],
 )
@@ -241,20 +244,21 @@ def stage(number: int, *, sends: bool = False) -> dict[str, tuple[float, float]]
 
 def test_missing_ranks_are_named(write: Write) -> None:
     three = [rank(n, stage(n), world_size=4) for n in range(3)]
-    with pytest.raises(FormatError, match=r"rank0.json: is of a run of 4 ranks, but no file is of r"
-                       r"ank 3$"):  # fmt: skip
+    with pytest.raises(
+        FormatError, match=r"rank0.json: is from a run of 4 ranks, but no file is from rank 3$"
+    ):
         import_profiler(write(*three))
-    with pytest.raises(FormatError, match=r"is of a run of 2 ranks, but no file is of rank 1$"):
+    with pytest.raises(FormatError, match=r"is from a run of 2 ranks, but no file is from rank 1$"):
         import_profiler(write(rank(0, stage(0))))
     # Stages that send on are not the last.
     two = [rank(n, stage(n, sends=True), world_size=4) for n in range(2)]
     with pytest.raises(
         FormatError,
-        match=r"rank1.json: stage 1 sends forwards on, but no file has stage 2 \(no file is of "
+        match=r"rank1.json: stage 1 sends forwards on, but no file has stage 2 \(no file is from "
         r"ranks 2 and 3\)",
     ):
         import_profiler(write(*two))
-    with pytest.raises(FormatError, match=r"no file has stage 1 \(no file is of ranks 1 and 3\)"):
+    with pytest.raises(FormatError, match=r"no file has stage 1 \(no file is from ranks 1 and 3\)"):
         import_profiler(write(*(rank(n, stage(n), world_size=4) for n in (0, 2))))
     many = rank(0, stage(0), world_size=10**9)
     with pytest.raises(FormatError, match=r"ranks 1, 2, 3, 4, 5, 6, 7, 8 and 999999991 more$"):
@@ -264,7 +268,7 @@ def test_missing_ranks_are_named(write: Write) -> None:
 def test_missing_ranks_that_may_be_copies_are_noted(write: Write) -> None:
     made = import_profiler(write(*(rank(n, stage(n), world_size=4) for n in range(2))))
     assert made.scenario.stages == 2
-    assert "no file is of ranks 2 and 3: taken to be copies of this pipeline" in made.notes
+    assert "no file is from ranks 2 and 3: taken to be copies of this pipeline" in made.notes
 
 
 def groups(*ranks: int) -> list[dict[str, object]]:
@@ -286,10 +290,12 @@ def test_process_groups_tell_the_ranks_of_a_pipeline(write: Write) -> None:
 
     made = import_profiler(of(0, 2))
     assert made.scenario.stages == 2
-    assert "no file is of ranks 1 and 3: not of this pipeline, by the process groups" in made.notes
+    assert (
+        "no file is from ranks 1 and 3: not in this pipeline, by the process groups" in made.notes
+    )
     with pytest.raises(
         FormatError,
-        match=r"rank0.json: its pipeline is of 4 ranks, but no file is of ranks 1 and 3$",
+        match=r"rank0.json: its pipeline has 4 ranks, but no file is from ranks 1 and 3$",
     ):
         import_profiler(of(0, 1, 2, 3))
 
@@ -302,7 +308,8 @@ def test_odd_process_groups_are_passed_over(write: Write) -> None:
 
 def test_ranks_of_different_runs(write: Write) -> None:
     with pytest.raises(
-        FormatError, match=r"rank1.json: is of a run of 3 ranks, but .*rank0.json of 2 ranks"
+        FormatError,
+        match=r"rank1.json: is from a run of 3 ranks, but .*rank0.json from one of 2 ranks",
     ):
         import_profiler(write(rank(0, RANK0), rank(1, RANK1, world_size=3)))
     with pytest.raises(FormatError, match=r"distributedInfo.rank: must be below the world_size 2"):

@@ -339,9 +339,9 @@ ONE_WAY = Scenario(stages=3, microbatches=4, latency_ms=[[20, 0], [0, 0]])
         (SMALL, Exchange(), 1, "3 share 1 here"),
         (SLOW, Delegated(only_slow=True), 1, "3 share 1 here"),
         (ONE_WAY, Nccl(), 3, "must be occupancy"),
-        (SMALL, Exchange(base_ms=1), 3, "leave the transport's own costs out"),
-        (SMALL.replaced(message_bytes=8), Nccl(bytes_per_ms=8), 3, "own costs out"),
-        (SMALL, Delegated(copy_base_ms=1), 1, "own costs out"),
+        (SMALL, Exchange(base_ms=1), 3, "leave out the transport's own costs"),
+        (SMALL.replaced(message_bytes=8), Nccl(bytes_per_ms=8), 3, "own costs"),
+        (SMALL, Delegated(copy_base_ms=1), 1, "own costs"),
         (SMALL, Nccl(p2p_streams="peer"), 3, "p2p_streams = device"),
     ],
 )

@@ -85,15 +85,15 @@ def test_a_run_waits_longer_than_it_should_have_to() -> None:
 @pytest.mark.parametrize(
     ("over", "options", "words"),
     [
-        (Ideal(), {}, "no transport of processes"),
+        (Ideal(), {}, "a replay cannot run over"),
         (Nccl(eager_bytes=1), {}, "no eager sends"),
         ("nccl", {"iterations": 0}, "at least one iteration"),
         ("nccl", {"compute": "magic"}, "compute must be one of"),
         ("nccl", {"device": "tpu"}, "device must be one of"),
-        ("delegated", {"failover": True}, "from a direct path"),
+        ("delegated", {"failover": True}, "needs a direct path"),
         ("nccl", {"failover": True, "device": "cuda"}, "CPU processes only"),
         ("nccl", {"fault": LinkFault(0, Op("W", 0, 3))}, "sends nothing"),
-        ("nccl", {"fault": LinkFault(9, Op("F", 0, 3))}, "none is 9"),
+        ("nccl", {"fault": LinkFault(9, Op("F", 0, 3))}, "no iteration 9"),
         ("nccl", {"timeout_s": -9.0}, "above 0"),
         ("nccl", {"seed": 2**60}, "the seed"),
     ],

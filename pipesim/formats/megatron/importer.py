@@ -103,7 +103,7 @@ def import_megatron(
     notes.insert(
         0,
         f"{counted(len(chosen), 'iteration')}: median {plain(middle)} ms, quartiles "
-        f"{plain(low)} and {plain(high)} ms, with what follows the pipeline",
+        f"{plain(low)} and {plain(high)} ms, including what follows the pipeline",
     )
     return Measurement(
         scenario.replaced(**times.fields(), name=name or Path(logs[0].file).stem),
@@ -121,7 +121,7 @@ def _needed(logs: Sequence[MegatronLog], what: str, given: int | None, notes: li
         told = _told(logs, what)
         if told is None:
             raise FormatError(
-                f"does not tell the number of {what}: give {option}", file=logs[0].file
+                f"does not say the number of {what}: give {option}", file=logs[0].file
             )
         log, value = told
         notes.append(f"{log.file}: the number of {what} is {value}, by line {log.shape[what].line}")
@@ -138,10 +138,10 @@ def _told(
     for log in telling:
         own, line = log.shape[what]
         if value is None:
-            value, origin = own, f"{log.file} tells {own}"
+            value, origin = own, f"{log.file} says {own}"
         elif own != value:
             raise FormatError(
-                f"tells that the number of {what} is {own}, but {origin}", file=log.file, line=line
+                f"says that the number of {what} is {own}, but {origin}", file=log.file, line=line
             )
     return (telling[0], telling[0].shape[what].value) if telling else None
 
@@ -237,7 +237,7 @@ def _by_stage(
             if rank not in one.ranks_ms[name]
         )
         raise FormatError(
-            f"iteration {one.number} lacks the {missing}, and no other is whole",
+            f"iteration {one.number} lacks the {missing}, and no other iteration is complete",
             file=log.file,
             line=one.line,
         )

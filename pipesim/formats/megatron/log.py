@@ -179,7 +179,7 @@ class _Reader:
                 if told.value != first.value or told.value < 1:
                     also = "" if first is told else f", but line {first.line} {first.value}"
                     raise FormatError(
-                        f"tells that the number of {what} is {told.value}{also}",
+                        f"says that the number of {what} is {told.value}{also}",
                         file=self.file,
                         line=number,
                     )

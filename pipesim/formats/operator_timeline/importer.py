@@ -129,7 +129,7 @@ def _choose(
     if not chosen:
         labels = ", ".join(one.label for one in found)
         raise FormatError(
-            f"none of the chosen iterations is complete here, on clocks that agree (complete: "
+            f"none of the chosen iterations is complete here with clocks that agree (complete: "
             f"{labels})",
             file=file.file,
         )
@@ -182,7 +182,7 @@ def _notes(
     again = [part.label for part in file.passes if "/" in part.label]
     if again:
         taken = "is taken as an iteration" if len(again) == 1 else "are taken as iterations"
-        yield f"{file.file}: iteration numbers come again; {listed(again)} {taken} of their own"
+        yield f"{file.file}: iteration numbers repeat; {listed(again)} {taken} of their own"
     whole = {one.label for one in found} | set(skewed)
     partial = [part.label for part in file.passes if part.label not in whole]
     if partial:

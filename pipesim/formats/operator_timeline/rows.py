@@ -112,7 +112,7 @@ def read_operator_csv(path: StrPath, *, stages: int | None = None) -> OperatorFi
         iteration, stage, row = _parse(line.rstrip("\r"), file, number)
         if stages is not None and stage >= stages:
             raise FormatError(
-                f"is of stage {stage}, but {counted(stages, 'stage')} (from 0 on) were stated",
+                f"is of stage {stage}, but the number of stages was given as {stages}",
                 file=file,
                 line=number,
             )

@@ -205,7 +205,8 @@ def read_production(path: StrPath) -> ProductionTrace:
         )
     silent = sum(not one.timeline.comm for one in iterations) if len(placement) > 1 else 0
     if silent:
-        notes.append(f"{file}: {counted(silent, 'iteration')} without messages: they do not match")
+        count = counted(silent, "iteration")
+        notes.append(f"{file}: {count} without messages: sends and receives do not match")
     return ProductionTrace(file, tuple(iterations), tuple(skipped), tuple(notes))
 
 

@@ -59,7 +59,7 @@ def read_rows(path: StrPath) -> pd.DataFrame:
         ) from None
     missing = [column for column in COLUMNS if list(frame.columns).count(column) != 1]
     if missing:
-        raise FormatError(f"is no production trace: lacks {', '.join(missing)}", file=file)
+        raise FormatError(f"is not a production trace: it lacks {', '.join(missing)}", file=file)
     if frame.empty:
         raise FormatError("holds no operation", file=file)
     rows: dict[str, Any] = {column: _whole(frame[column], file) for column in _INDICES}

@@ -133,7 +133,9 @@ class _Pipeline:
         ops = [op for devices in self.iterations.values() for ops in devices for op in ops]
         self.microbatches = max(op.microbatch for op in ops) + 1
         if len(self.placement) * self.microbatches > _MOST_OPERATORS:
-            raise FormatError(f"has micro-batch {self.microbatches - 1}", file=self.file)
+            raise FormatError(
+                f"has too large a micro-batch: {self.microbatches - 1}", file=self.file
+            )
 
     def _placement(self, traces: Sequence[KinetoTrace]) -> tuple[int, ...]:
         device_of: dict[int, int] = {}
@@ -226,7 +228,7 @@ def _ranks(traces: Sequence[KinetoTrace], notes: list[str]) -> dict[int, KinetoT
         ]
     nameless = [trace.file for trace in traces if trace.rank is None]
     if nameless and len(traces) > 1:
-        notes.append(f"no rank in {listed(nameless)}: taken in the order given")
+        notes.append(f"no rank in {listed(nameless)}: ranks follow the order of the files")
     on_gpu = {trace.on_gpu: trace.file for trace in reversed(traces)}
     if len(on_gpu) > 1:
         raise FormatError(
@@ -242,8 +244,8 @@ def _ranks(traces: Sequence[KinetoTrace], notes: list[str]) -> dict[int, KinetoT
         )
     if not all(map(_names_stages, traces)):
         notes.append(
-            "Forward and Backward annotations name no stage: it is the rank; on the CPU they "
-            "hold the wait for their message, too"
+            "Forward and Backward annotations name no stage: the rank is taken for it; on the CPU "
+            "they include the wait for their message"
         )
     for trace in traces:
         if trace.world_size != traces[0].world_size:
@@ -252,7 +254,8 @@ def _ranks(traces: Sequence[KinetoTrace], notes: list[str]) -> dict[int, KinetoT
                 for size in (trace.world_size, traces[0].world_size)
             ]
             raise FormatError(
-                f"is of a run of {sizes[0]}, but {traces[0].file} of {sizes[1]}", file=trace.file
+                f"is from a run of {sizes[0]}, but {traces[0].file} from one of {sizes[1]}",
+                file=trace.file,
             )
     return dict(sorted(ranks.items()))
 
@@ -273,7 +276,7 @@ def _check_ranks(
     for trace, group in groups:
         if missing := sorted(group - set(ranks)):
             raise FormatError(
-                f"its pipeline is of {counted(len(group), 'rank')}, but no file is of "
+                f"its pipeline has {counted(len(group), 'rank')}, but no file is from "
                 f"{_named_ranks(missing, len(missing))}",
                 file=trace.file,
             )
@@ -281,11 +284,11 @@ def _check_ranks(
     if world_size is None or not absent:
         return
     if len(groups) == len(traces):
-        notes.append(f"{absent}: not of this pipeline, by the process groups")
+        notes.append(f"{absent}: not in this pipeline, by the process groups")
     elif len(traces) == 1 or world_size % len(traces):
         # Copies of this pipeline would make the ranks a multiple of it; and one is no pipeline.
         raise FormatError(
-            f"is of a run of {counted(world_size, 'rank')}, but {absent}", file=traces[0].file
+            f"is from a run of {counted(world_size, 'rank')}, but {absent}", file=traces[0].file
         )
     else:
         notes.append(f"{absent}: taken to be copies of this pipeline")
@@ -297,7 +300,7 @@ def _absent(ranks: Mapping[int, KinetoTrace], before: str = "", after: str = "")
     # At most len(ranks) of the first ones are given, and a run may claim any size.
     first = [rank for rank in range(min(world_size, len(ranks) + _MOST_NAMED)) if rank not in ranks]
     count = world_size - sum(rank < world_size for rank in ranks)
-    return f"{before}no file is of {_named_ranks(first, count)}{after}" if count else ""
+    return f"{before}no file is from {_named_ranks(first, count)}{after}" if count else ""
 
 
 def _named_ranks(ranks: Sequence[int], count: int) -> str:

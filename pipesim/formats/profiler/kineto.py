@@ -128,7 +128,7 @@ def read_kineto(path: StrPath) -> KinetoTrace:
     file = os.fspath(path)
     document = _document(read_bytes(path), file)
     if not isinstance(document, dict) or not isinstance(document.get("traceEvents"), list):
-        raise FormatError("is no profiler trace: it has no traceEvents", file=file)
+        raise FormatError("is not a profiler trace: it has no traceEvents", file=file)
     place = Place(file)
     rank, world_size, group = _distributed(
         document.get("distributedInfo"), place.at("distributedInfo")

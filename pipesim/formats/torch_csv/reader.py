@@ -91,7 +91,7 @@ def _schedule(rows: Sequence[Sequence[_Cell]], file: str) -> Schedule:
                     raise _fail(cell, f"stage {cell.action.stage} is on rank {rank} too", file)
     absent = next((stage for stage in range(len(rank_of)) if stage not in rank_of), None)
     if absent is not None:
-        raise FormatError(f"stage {absent} is on no rank, {max(rank_of)} is", file=file)
+        raise FormatError(f"stage {absent} is on no rank, but stage {max(rank_of)} is", file=file)
     for row in rows:
         for cell in row:
             if rank_of.get(cell.action.stage) != cell.rank:
@@ -114,7 +114,7 @@ def _check_no_blanks(lines: Sequence[str], file: str) -> None:
         texts = _texts(line)
         if "" in texts:
             raise FormatError(
-                "a blank cell in a file with communication, which torch does not load",
+                "a blank cell: torch loads none in a file with communication",
                 file=file,
                 line=rank + 1,
                 column=texts.index("") + 1,
@@ -129,9 +129,9 @@ def _check_messages(rows: Sequence[Sequence[_Cell]], schedule: Schedule, file: s
             if not cell.action.is_message:
                 continue
             if cell.action not in ends:
-                raise _fail(cell, f"{cell.action} is no message between ranks here", file)
+                raise _fail(cell, f"{cell.action} is not a message between ranks here", file)
             if cell.action in seen:
-                raise _fail(cell, f"{cell.action} is there twice", file)
+                raise _fail(cell, f"{cell.action} comes twice", file)
             seen.add(cell.action)
     for _, _, send, receive in messages(schedule):
         for end in (send, receive):
@@ -159,9 +159,7 @@ def _check_same_order(rows: Sequence[Sequence[_Cell]], schedule: Schedule, file:
     for pair, cells in received.items():
         for cell, due in zip(cells, sent[pair], strict=True):
             if cell.action != due:
-                raise _fail(
-                    cell, f"{cell.action}: rank {pair[0]} sends for {due} before that", file
-                )
+                raise _fail(cell, f"{cell.action}: rank {pair[0]} sends for {due} first", file)
 
 
 def _check_progress(rows: Sequence[Sequence[_Cell]], schedule: Schedule, file: str) -> None:

@@ -75,7 +75,7 @@ class Held:
         if received is not None and self._device.type != "cpu":
             self._wrong += received[0] != wanted
         elif received is None or int(received[0]) != wanted:
-            raise ReplayError(f"{op} got something else than what {need} sends")
+            raise ReplayError(f"{op} got something other than what {need} sends")
 
     def _stamp(self, op: Op) -> int:
         return self._iteration * len(self._run.ops) + self._run.ops[op]
@@ -83,7 +83,7 @@ class Held:
     def finish(self) -> None:
         """Make sure that every operator got what it needs."""
         if wrong := int(self._wrong):
-            raise ReplayError(f"{wrong} operators got something else than what they need")
+            raise ReplayError(f"{wrong} operators got something other than what they need")
 
     def report(self) -> dict[str, object]:
         """There is nothing to say of these."""

@@ -63,7 +63,7 @@ class _Flight:
     def backward(self, gradient: Tensor) -> Tensor | None:
         """Return the input's gradient; the weights of linear layers get none yet."""
         if self._end is None:
-            raise RuntimeError("B needs an F, and runs once")
+            raise RuntimeError("B needs an F, and runs only once")
         end, self._end = self._end, None
         torch.autograd.backward(end, gradient)
         return self._input_gradient.pop() if self._input_gradient else None

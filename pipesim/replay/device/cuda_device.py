@@ -70,11 +70,10 @@ def refuse(run: Run, gpus: int, ranks: int) -> None:
         )
     if any(map(run.transfer_ms, messages)) or any(map(run.copy_ms, run.messages)):
         raise ReplayError(
-            "on CUDA transfers and copies take the time that they take: leave the transport's "
-            "own costs out"
+            "on CUDA transfers and copies take their real time: leave out the transport's own costs"
         )
     if isinstance(run.transport, Nccl) and run.transport.p2p_streams != "device":
-        raise ReplayError("on CUDA all groups of a device share a stream: p2p_streams = device")
+        raise ReplayError("on CUDA all groups of a device share a stream: use p2p_streams = device")
 
 
 class Gpu:

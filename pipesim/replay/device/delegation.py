@@ -147,7 +147,7 @@ class Delegation:
             process = self._processes[name]
             process.join()
             if process.exitcode == LOST_PEER:
-                raise LostPeerError(f"{name} lost its pair")
+                raise LostPeerError(f"{name} lost the delegate at the other end")
             code = process.exitcode or 0
             how = (
                 f"was killed by {signal.Signals(-code).name}"
@@ -187,7 +187,7 @@ class Delegation:
         flag = int(side.slots.headers[slot, FILLED])
         if flag != self._iteration + 1:
             sent = self._run.named(flag - 1)
-            raise ReplayError(f"{message} of {sent} came when it was over")
+            raise ReplayError(f"{message} of {sent} came after the end of it")
         return side.slots.payload(slot)
 
     def slot(self, message: Message) -> Tensor:

@@ -106,7 +106,7 @@ class Run:
         self.schedule.check_fits(self.scenario)
         if not isinstance(self.transport, Nccl | Exchange | Delegated):
             raise ReplayError(
-                f"{self.transport} is no transport of processes: nccl, exchange or delegated"
+                f"a replay cannot run over {self.transport}: use nccl, exchange or delegated"
             )
         if isinstance(self.transport, Nccl) and self.transport.eager_bytes:
             raise ReplayError("a replay has no eager sends: leave eager_bytes out")
@@ -117,7 +117,7 @@ class Run:
             if value not in choices:
                 raise ReplayError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
         if self.iterations < 1 or self.warmup < 0:
-            raise ReplayError("a replay needs at least one iteration, and no fewer warm-up than 0")
+            raise ReplayError("a replay needs at least one iteration, and zero or more for warm-up")
         if not 0 < self.timeout_s <= _LONGEST_S:
             raise ReplayError(
                 f"the time to wait for a peer must be above 0 and at most {_LONGEST_S:,} s"
@@ -129,10 +129,10 @@ class Run:
     def _check_failover(self) -> None:
         if self.failover_ms is None:
             if self.fault is not None:
-                raise ReplayError("a link can only be broken where fail-over is on")
+                raise ReplayError("a link can be broken only with fail-over on")
             return
         if isinstance(self.transport, Delegated):
-            raise ReplayError("fail-over is from a direct path: use nccl or exchange")
+            raise ReplayError("fail-over needs a direct path: use nccl or exchange")
         if self.device == "cuda":
             raise ReplayError("fail-over works between CPU processes only")
         if self.fault is not None:
@@ -140,7 +140,7 @@ class Run:
                 raise ReplayError(f"{self.fault.producer} sends nothing over a link")
             if not 0 <= self.fault.iteration < self.iterations:
                 raise ReplayError(
-                    f"iterations are 0 to {self.iterations - 1}: none is {self.fault.iteration}"
+                    f"there is no iteration {self.fault.iteration}, only 0 to {self.iterations - 1}"
                 )
 
     def check_delegates(self) -> None:
@@ -150,7 +150,7 @@ class Run:
             if not most:
                 raise ReplayError(f"delegates: nothing is sent from {route}")
             if not 1 <= processes <= most:
-                raise ReplayError(f"delegates: {route} needs from 1 to {most}, not {processes}")
+                raise ReplayError(f"delegates: {route} needs 1 to {most}, not {processes}")
         instructions = (i for device in self.program.instructions for i in device)
         posted = {self.route(i.message) for i in instructions if isinstance(i, Post)}
         needed = posted if self.failover_ms is None else set(self.routes)
