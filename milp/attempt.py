@@ -20,9 +20,9 @@ class Attempt:
     Parameters
     ----------
     status : {"optimal", "feasible", "infeasible", "unknown"}
-        As for a :class:`~milp.result.Result`, of these schedules.
+        As for a :class:`~milp.result.Result`, but of these schedules alone.
     bound_ms : float
-        None of them is shorter, by the solver's own proof; −inf where it says nothing.
+        None of them is shorter, by the solver's own proof; −inf if it proved nothing.
     schedule : Schedule or None
         The best one it found.
     """
@@ -58,5 +58,5 @@ class Backend(Protocol):
         time_limit_s, threads : float, int
             What the solver may take.
         pressed : Pressed
-            Set on Ctrl-C: return what is known.
+            Set on Ctrl-C: then return what is known.
         """

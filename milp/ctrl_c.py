@@ -1,7 +1,7 @@
 """Ctrl-C during a solve: noted, and passed on to native code, which does not notice it.
 
-Raised as an exception wherever Python happens to be, it could be lost in a library's binding
-or turned into another error.
+An exception, raised wherever Python happens to be, could be lost in a library's binding or
+turned into another error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Pressed", "noted_ctrl_c", "run"]
 class Pressed:
     """Whether Ctrl-C was pressed.
 
-    It has no lock as an event has: a handler of signals may be interrupted by itself.
+    Unlike an event it has no lock: a signal handler may be interrupted by itself.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Pressed:
 def noted_ctrl_c() -> Iterator[Pressed]:
     """Note Ctrl-C instead of raising :class:`KeyboardInterrupt`.
 
-    Only the main thread hears it. A handler that was there hears it too, and is put back.
+    Only the main thread hears it. A handler that was there before also hears it, and is put back.
     """
     pressed = Pressed()
     handler = signal.getsignal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""The PuLP model on HiGHS and CBC: warm start, limits, and what the solver really says."""
+"""The PuLP model on HiGHS and CBC: warm start, limits, and the solver's own status."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SHORTEST_S = 0.01
 
 
 class _WarmHighs(pulp.HiGHS):  # type: ignore[misc]
-    """PuLP's HiGHS, which by itself leaves the variables' initial values where they are.
+    """PuLP's HiGHS, with the warm start that PuLP does not pass on to it.
 
     ``warmStart`` is an option of PuLP's other solvers; :class:`pulp.HiGHS` has none and
     never calls ``setSolution``. It also cannot be interrupted.

@@ -15,10 +15,10 @@ started and ended before f takes its own. Only a device's own limit holds here; 
 moved to the host.
 
 Heads, tails and the pairs left undecided are those within the horizon
-(:mod:`pipesim.analysis.windows`): this is what makes it solvable. Also not needed, but they tighten
-the relaxation: a start waits for all the work before it on its device, the end leaves time
-for all the work after it, and the binaries are monotone along fixed orders. C itself has no
-lower bound but these rows: what the solver proves is its own proof.
+(:mod:`pipesim.analysis.windows`): this is what makes it solvable. Three more kinds of row are not
+needed but tighten the relaxation: a start waits for all the work before it on its device, the end
+leaves time for all the work after it, and the binaries are monotone along fixed orders. Only these
+rows bound C from below: what the solver proves is its own proof.
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ def solve(
     scenario : Scenario
         Small: the number of binaries grows with stages · micro-batches².
     incumbent : Schedule, optional
-        A good schedule within the limits, such as the best planner's: nothing longer is
-        looked for, and the solver starts from it.
+        A good schedule within the limits, such as the best planner's. The solver starts from
+        it and looks for nothing longer.
     time_limit_s : float
         Seconds that it may take.
     solver : {"highs", "cbc", "cpsat"}

@@ -1,7 +1,7 @@
 """pipesim: simulate and plan pipeline-parallel training over slow links.
 
-Scenario → Schedule → Program → Timeline. Whatever makes a schedule is a planner, whatever
-runs a program is a backend, everything else reads a timeline.
+Scenario → Schedule → Program → Timeline: a planner makes a schedule, a schedule and a transport
+make a program, an engine runs the program, and everything else reads its timeline.
 
 >>> import pipesim
 >>> scenario = pipesim.Scenario().with_delay(20, links=[0])

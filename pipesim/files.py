@@ -1,4 +1,4 @@
-"""Whole files: read as text or not at all, written as a whole or not at all."""
+"""Files, read as text or not at all, and written as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ def write_csv(
 def write_bytes(path: StrPath, content: bytes) -> None:
     """Write a file so that nobody ever sees half of it.
 
-    The content goes to a new file beside and is renamed over the old one, whose
-    permissions are kept. What is not a regular file (a pipe, a terminal) is written to
+    The content goes to a new file in the same folder, which then replaces the old one and keeps
+    its permissions. What is not a regular file (a pipe, a terminal) is written to
     directly.
 
     Raises

@@ -328,7 +328,7 @@ def _blocking(messages: _Messages, batches: Batches) -> Instructions:
 def _progresses(messages: _Messages, batches: Batches) -> bool:
     """Whether blocking batches all meet their other ends, whatever the times.
 
-    Operators need not be looked at: what one needs from elsewhere it receives in a batch.
+    Operators can be ignored: what one needs from another device it receives in a batch.
     """
     queues = [[batch for before in device for batch in before] for device in batches]
     heads = [0] * len(queues)

@@ -1,7 +1,7 @@
 """The Program: what each device launches, in order, compute and communication.
 
-A program is a schedule under a transport. It still holds no time: it is run under a
-scenario, and under as many as you like.
+A program is a schedule under a transport. It holds no times: these come from the scenario that
+it is run under, and it can be run under any number of them.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Group(NamedTuple):
 
 
 class Post(NamedTuple):
-    """Hand a message to a path that needs nothing of the device any more."""
+    """Hand a message to a path that needs nothing more from the device."""
 
     message: Message
 
@@ -97,7 +97,7 @@ class Program:
 
     Made by :func:`pipesim.lowering.lower`, which sees to it that both ends of every stream
     agree on the order of their messages and gives a group one send at most. Programs made by
-    hand may hold several, and may deadlock: that shows when they run.
+    hand may hold several, and may deadlock when they run.
 
     Raises
     ------

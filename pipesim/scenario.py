@@ -93,7 +93,7 @@ class Scenario:
     released_by_b : float
         Part of them, 0 … 1, that B gives back; W gives back the rest, BW all.
     name, source : str
-        For people: what this is and where its numbers come from.
+        For readers: what this is and where its numbers come from.
 
     Raises
     ------

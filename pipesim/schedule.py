@@ -1,7 +1,6 @@
 """The Schedule: the order of operators on each device.
 
-A schedule holds no time. It is complete and can make progress, or it does not exist: both
-are checked when it is made.
+A schedule holds no times. When it is made, it is checked to be complete and able to make progress.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class Op(NamedTuple):
 
 @dataclass(frozen=True)
 class Assumptions:
-    """What a planner took for granted; None: it says nothing of that.
+    """What a planner took for granted; None where it says nothing.
 
     Parameters
     ----------
@@ -171,7 +170,7 @@ class Schedule:
 
     @property
     def uses_hosts(self) -> bool:
-        """Whether its planner means activations over a device's limit for host memory."""
+        """Whether its planner plans to keep activations over a device's limit in host memory."""
         return self.assumed.host_limit is not None
 
     # -- all operators, device after device ------------------------------------------------

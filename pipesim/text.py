@@ -1,4 +1,4 @@
-"""Numbers and counts in words, for people. What machines read is JSON."""
+"""Numbers and counts as text for people; machines read JSON."""
 
 from __future__ import annotations
 

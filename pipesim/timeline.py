@@ -1,4 +1,4 @@
-"""The Timeline: what ran when. Every backend returns one; every table and plot reads one."""
+"""The Timeline: what ran when. Every engine returns one; every table and figure reads one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Transports: how a message gets from one stage to the next, and what it blocks.
 
-A transport is a set of options. What they mean is told once, by :mod:`pipesim.lowering`
-(which instructions) and :mod:`pipesim.engine` (how instructions take time).
+A transport is a set of options. :mod:`pipesim.lowering` decides which instructions they lead to,
+and :mod:`pipesim.engine` how long instructions take.
 """
 
 from __future__ import annotations
@@ -126,9 +126,9 @@ class Exchange(_Wired):
     from the same neighbour, receives that in the same batch; it computes on when the batch
     has ended. Times as for :class:`Nccl`.
 
-    Orders other than 1F1B's and GPipe's may deadlock when paired like this, and Megatron runs
-    none of them so. They get blocking batches in the order of expected completion instead:
-    feasible, and usually slow.
+    Orders other than 1F1B's and GPipe's may deadlock when paired like this, and Megatron does not
+    run them this way. They get blocking batches in the order of expected completion instead:
+    feasible, but usually slow.
     """
 
     name: ClassVar[str] = "exchange"
@@ -154,7 +154,7 @@ class Delegated(_Checked):
     only_slow : bool
         Delegate the messages of slow links alone; the others stay NCCL groups.
     base_ms : float
-        Time that every delegated message takes, on a healthy link too.
+        Time that every delegated message takes, also on a healthy link.
     copy_base_ms, copy_bytes_per_ms : float
         A copy between device and host takes ``copy_base_ms + bytes / copy_bytes_per_ms`` on
         a copy engine; a device has one for each way.

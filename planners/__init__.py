@@ -1,6 +1,6 @@
-"""Planners: whatever makes a schedule from a scenario. One file for one family.
+"""Planners make a schedule from a scenario. One file per family.
 
-Each file of this package registers its planners when it is imported, and all are.
+Each file of this package registers its planners when it is imported; all files are imported here.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def list_schedule(
     Parameters
     ----------
     scenario : Scenario
-        Its delays are those planned for; messages take nothing else.
+        The delays to plan for; messages take no other time.
     limits : sequence of float, shape [D]
         Most activations each device may hold. Where a device has several stages, a forward
         leaves room for the later ones, so that no limit can lock the pipeline up.

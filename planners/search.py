@@ -1,4 +1,4 @@
-"""The search planner: orders that no rule makes, found by compiled local search.
+"""The search planner: compiled local search for orders that no rule produces.
 
 List schedules never wait for a better operator and never go against B before F before W.
 Under activation limits both cost time. The search starts from the best of them and shifts

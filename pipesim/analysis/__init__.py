@@ -1,4 +1,4 @@
-"""What can be said about a schedule and a scenario without running anything."""
+"""What is known about a schedule and a scenario without running anything."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Lower bounds on the iteration time that certify plans without a solver.
 
-:func:`lower_bound_ms` adds up what stands in the scenario. :func:`horizon_bound_ms`
+:func:`lower_bound_ms` is a closed form. :func:`horizon_bound_ms`
 asks, for one horizon after the other, whether a schedule could be that short, device by
 device (:mod:`pipesim.analysis.windows`), and so it sees the activation limits.
 """

@@ -79,7 +79,7 @@ def delay_budget_ms(
     fused: bool = False,
     weight_in_steady_state: bool = False,
 ) -> float:
-    """Most delay of a link, each way, that adds no more than itself to the iteration.
+    """The largest delay of a link, each way, that adds only itself to the iteration, once.
 
     After B_k ends on stage i+1, its gradient goes up, stage i runs B_k and one F, and the
     activation comes down; meanwhile stage i+1 has Δ_i forwards and backwards of its own:
@@ -116,7 +116,7 @@ def needed_slackness(
 ) -> float:
     """Smallest slackness whose budget holds the delay that ``scenario`` has on ``link``.
 
-    The inverse of :func:`delay_budget_ms`; ``inf`` where stage i+1 has no work to wait with.
+    The inverse of :func:`delay_budget_ms`; ``inf`` if stage i+1 has no work to fill the wait.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""The command line. One file for one command: it parses, calls and prints.
+"""The command line. One file per command: it parses, calls and prints.
 
-:mod:`.app` puts the commands together, :mod:`.options` and :mod:`.parsing` read what is
-typed, :mod:`.output` prints, :mod:`.exit` ends what cannot go on.
+:mod:`.app` puts the commands together, :mod:`.options` and :mod:`.parsing` read what users type,
+:mod:`.output` prints, and :mod:`.exit` ends a command that cannot go on.
 """
 
 from __future__ import annotations

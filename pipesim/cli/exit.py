@@ -16,9 +16,9 @@ _AGAIN_S = 0.01
 
 
 class _CtrlC:
-    """Raises as Python does, and remembers: native code turns that into other errors.
+    """Raises KeyboardInterrupt, and remembers it: native code may turn it into another error.
 
-    What it cuts off does not complain. Where it cannot be raised, it is a moment later.
+    If it is raised where no exception can travel, the signal is sent again a moment later.
     """
 
     pressed = False

@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 _UNBROKEN = 1_000_000
-"""Width of a pipe, in columns."""
+"""Width of a pipe, in columns: no line is ever broken."""
 
 
 _BROKEN_PIPE = 128 + 13
@@ -57,7 +57,7 @@ def _width() -> int:
 
 
 def _console() -> Console:
-    """Return a console that only renders: writing is :func:`_write`'s, with its errors."""
+    """Return a console that only renders; :func:`_write` writes, and reports errors."""
     return Console(
         file=io.StringIO(),
         force_terminal=_on_terminal() or None,
@@ -94,14 +94,14 @@ def _abandon_stdout() -> None:
 
 
 class Outputs:
-    """The files that a command writes, and what is said of them.
+    """The files that a command writes, checked before it starts.
 
     Parameters
     ----------
     files : dict of str to path
-        By option; None: not asked for.
+        By option; None if not asked for.
     inputs : path
-        Files that are read.
+        Files that the command reads.
 
     Raises
     ------
@@ -156,7 +156,7 @@ def wrapped(text: str, indent: str) -> str:
 
 
 def note(text: str, *, quiet: bool = False) -> None:
-    """Tell the user something that is no result, on standard error."""
+    """Tell the user something besides the results, on standard error."""
     if not quiet and sys.stderr is not None:
         with suppress(OSError, ValueError):
             print(text, file=sys.stderr, flush=True)  # noqa: T201
@@ -164,7 +164,7 @@ def note(text: str, *, quiet: bool = False) -> None:
 
 @contextmanager
 def progress(quiet: bool = False) -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows what is being done, on a terminal; else nothing."""
+    """Yield a function that shows on a terminal what is being done; elsewhere it shows nothing."""
     if quiet or sys.stderr is None or not sys.stderr.isatty():
         yield lambda text: None
         return
@@ -188,7 +188,7 @@ class Column:
     numeric : bool
         Whether its cells are single numbers, to be aligned right.
     tight : str
-        The header where room is scarce.
+        The header to use where room is scarce.
     """
 
     header: str
@@ -203,11 +203,11 @@ def show_rows(name: Column, *groups: Sequence[Column], bold: int | None = None) 
     Parameters
     ----------
     name : Column
-        What a row is; the first column of every table.
+        The names of the rows: the first column of every table.
     groups : sequence of Column
-        The other columns, those that belong together in one group.
+        The other columns; those of one group stay together.
     bold : int, optional
-        The row to stress.
+        The row to print in bold.
     """
     whole = [[name, *(column for group in groups for column in group)]]
     parts = [[name, *group] for group in groups]
@@ -245,5 +245,5 @@ def _table(columns: Sequence[Column], *, tight: bool, bold: int | None) -> Table
 
 
 def _cell(text: str, gap: int) -> Padding:
-    """One column of space parts all columns; add ``gap`` before this one."""
+    """Columns are one space apart; add ``gap`` before this one."""
     return Padding(Text(text), (0, 0, 0, gap))

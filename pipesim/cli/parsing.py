@@ -1,4 +1,4 @@
-"""What people type for times, links and limits, as numbers. Pure functions.
+"""Turns what people type for times, links and limits into numbers. Pure functions.
 
 Each raises a :class:`~pipesim.errors.ScenarioError` that shows what was typed.
 """

@@ -136,5 +136,5 @@ def _show(timeline: Timeline, schedule: Schedule, quiet: bool) -> None:
 
 
 def _short(op: Op, scenario: Scenario) -> str:
-    """An operator; without its stage where that is its device."""
+    """The name of an operator, without its stage if that equals its device."""
     return f"{op.kind}{op.microbatch}" if scenario.is_plain else str(op)

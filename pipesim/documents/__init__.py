@@ -1,7 +1,7 @@
 """Our own files: scenarios as TOML, plans as JSON, and the checked reading that they share.
 
-Every reader gives a valid object or a :class:`pipesim.errors.FormatError` that names the
-file and the place in it; every writer leaves the whole file or none.
+Every reader returns a valid object or raises a :class:`pipesim.errors.FormatError` that names the
+file and the place in it; every writer writes the whole file or nothing.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@
       ]
     }
 
-``planner`` and ``assumed`` may be left out, and of what was assumed everything:
+``planner`` and ``assumed`` may be left out, and so may each key of ``assumed``:
 ``delay_ms`` (one number, or [down, up] for each link), ``activation_limit`` and
 ``host_limit`` (for each device, null for no limit), ``warmup`` and ``transport``.
 """
@@ -72,7 +72,7 @@ def read_plan(value: object, place: Place) -> Schedule:
 
 
 def save_plan(schedule: Schedule, path: StrPath) -> None:
-    """Write a schedule, such that loading it gives an equal one.
+    """Write a schedule; loading the file gives an equal one.
 
     Raises
     ------
@@ -99,7 +99,7 @@ def plan_json(schedule: Schedule) -> str:
 
 
 def _assumed(assumed: Assumptions) -> dict[str, object]:
-    """What a planner assumed in JSON types, without what it says nothing of."""
+    """What a planner assumed, in JSON types; what it left open is left out."""
     said = {key: value for key, value in asdict(assumed).items() if value is not None}
     for key in ("activation_limit", "host_limit"):
         if key in said:

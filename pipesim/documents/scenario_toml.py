@@ -98,7 +98,7 @@ def read_scenario(value: object, place: Place) -> Scenario:
 
 
 def save_scenario(scenario: Scenario, path: StrPath) -> None:
-    """Write a scenario, such that loading it gives an equal one: no number is rounded.
+    """Write a scenario; loading the file gives an equal one, since no number is rounded.
 
     Raises
     ------
@@ -298,7 +298,7 @@ def _compact(values: Array) -> Array:
 
 
 def _sizes(values: ArrayLike) -> Nested:
-    """Counts and bytes: whole numbers are written as such."""
+    """Counts and bytes; whole numbers are written without a fraction."""
 
     def plain(value: float) -> Nested:
         if np.isinf(value):

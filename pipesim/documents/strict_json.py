@@ -1,4 +1,4 @@
-"""Strict JSON: what a file of ours may hold, and where it is wrong."""
+"""Strict JSON: the part of JSON that our files may use, with the place of every error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["parse_json"]
 
 
 def parse_json(content: str, file: str) -> object:
-    """Parse a text; NaN, infinities and doubled keys are refused.
+    """Parse a text; refuse NaN, infinities and repeated keys.
 
     Raises
     ------

@@ -1,9 +1,9 @@
-"""Which engine runs what, where nobody has said.
+"""Which engine runs, if the user has not chosen one.
 
-Both give the same times, up to rounding. SimPy starts at once; the compiled evaluator is up to
-a thousand times faster but has to be loaded first, which takes as long as SimPy takes for
-some ten thousand operators. So SimPy runs until it has spent that much, and then the other
-takes over: whatever follows, that is never twice as long as the better choice.
+Both give the same times, up to rounding. SimPy starts at once. The compiled evaluator is up to
+a thousand times faster, but it has to be loaded first, which takes as long as SimPy takes for
+some ten thousand operators. So SimPy runs until it has spent that much time; then the compiled
+evaluator takes over. Whatever follows, this takes at most twice as long as the better choice.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _spent = 0
 
 
 def chosen(engine: Engine | None, operators: int) -> Engine:
-    """Return the engine for a run of so many operators: ``engine``, unless it is None.
+    """Return the engine for a run of this many operators: ``engine``, unless it is None.
 
     Raises
     ------

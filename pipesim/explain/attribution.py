@@ -20,7 +20,7 @@ from pipesim.transport import transport as transport_named
 __all__ = ["MOST_TRIED", "attribute"]
 
 MOST_TRIED = 5
-"""Of the slow operators, so many are also removed one at a time: the worst."""
+"""How many slow operators, the worst, are also removed one at a time."""
 
 
 def attribute(
@@ -68,8 +68,8 @@ def attribute(
     iteration exactly, but what two causes share goes to the one that is removed first, and
     a later part is measured on the run that is left.
 
-    HOL is T − ideal less the transport's cost on healthy links, so that one number can be
-    given for each link; other removals are differences of two runs.
+    HOL is T − ideal, less the transport's cost on healthy links. This gives one number for each
+    link; all other removals are differences of two runs.
 
     Parameters
     ----------

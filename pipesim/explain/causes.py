@@ -30,7 +30,7 @@ CauseName = Literal[
     "work",
 ]
 CAUSES: tuple[CauseName, ...] = get_args(CauseName)
-"""In the order in which the cumulative decomposition removes them; the last three remain."""
+"""The order in which the cumulative decomposition removes them; the last three remain."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ NEGLIGIBLE = 0.01
 """A cause that costs up to this part of the iteration is not worth a look."""
 
 MOST_STAGES = 8
-"""So many stages get a line of their own: those whose imbalance matters most."""
+"""How many stages get a line of their own: those whose imbalance matters most."""
 
 VISIBLE = 5e-4
 """A stage whose imbalance costs less than this part of the iteration gets no line."""
@@ -120,9 +120,9 @@ def _uneven(found: Attribution) -> list[StageEffect]:
 
 
 def first(found: Attribution) -> CauseName | None:
-    """Return the cause to look at first: that whose removal alone gains most.
+    """Return the cause to look at first: the one whose removal alone gains most.
 
-    The slow links count as one; what they cost more of, HOL or dependency, is returned.
+    The slow links count as one cause; the larger of HOL and dependency stands for them.
     None where no removal gains over 1 % of the iteration.
     """
     gains: dict[CauseName, float] = {

@@ -23,7 +23,7 @@ OUTLIER = 1.5
 """An operator is slow if it takes more than this many times the median of its stage and kind."""
 
 FEWEST = 3
-"""Of fewer operators nobody can say which one is unusual."""
+"""Among fewer operators nobody can tell which one is unusual."""
 
 _SAME = 1e-12
 """Times this near to each other, relatively, differ by rounding alone."""

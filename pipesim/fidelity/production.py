@@ -1,18 +1,19 @@
-"""Does the engine predict a production job? Its steps, replayed from operator times alone.
+"""A production job, replayed step by step from its own operator times.
 
 For every step and data-parallel rank the measured operator times, in the measured order,
 run under Megatron's exchange; the span from the first forward to the last backward is
-compared with the measured one. No measured start time enters a prediction.
+compared with the measured one. No measured start time is used, but all measured durations are:
+the replay shows that the graph of dependencies is right, and predicts nothing.
 
-What a message costs is one number for the whole trace, read off it and not fitted: sends
+The cost of a message is one number for the whole trace, read from it and not fitted: sends
 and receives are logged with their waiting time, so the end of a message that came last
 shows what the transfer takes; the median over the steps is taken for each message of an
 iteration, and the mean over these.
 
 Evidence, on the 64 iterations of the shipped trace (4 stages, 4 micro-batches, 2.0 s):
 
-- Transport *ideal* is 0.25 % short in every iteration, −0.269 … −0.248 %: what lacks is not
-  noise but the 9 transfers on the critical path, 5 ms in all.
+- Transport *ideal* is 0.25 % short in every iteration, −0.269 … −0.248 %: what is missing
+  is not noise but the 9 transfers on the critical path, 5 ms in all.
 - A message that travels alone takes 0.39 ms at its sender and is there after another 0.07;
   two that cross in one exchange take 0.77 ms, as if the link served one way at a time. An
   exchange of the engine gives both the same time, so the mean, 0.58 ms, is right for the

@@ -1,4 +1,4 @@
-"""Measured runs: one row a setting and system, with iteration times before and during a delay."""
+"""Measured runs: one row per setting and system, with times before and during a delay."""
 
 from __future__ import annotations
 

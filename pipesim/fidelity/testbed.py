@@ -1,7 +1,7 @@
 """A testbed: what a cluster adds to the model, in a handful of physical constants.
 
-From a measured run's shape and healthy iteration time, and these constants, its iteration
-under a delay is predicted. Nothing here knows a single run.
+From these constants and a measured run's shape and healthy iteration time, its iteration under
+a delay is predicted. Nothing here is made for a single run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["CONSTANTS", "Constant", "Prediction", "Testbed", "predict", "profile
 class Constant:
     """A constant of a testbed: its unit, its meaning, and the values that a fit may choose.
 
-    The values are few and round, so that a fit can say no more than the rows do.
+    The values are few and round, so that a fit cannot claim more than the runs show.
     """
 
     unit: str

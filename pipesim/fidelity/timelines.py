@@ -1,4 +1,4 @@
-"""Operator by operator: when each started in a delayed iteration, and when the model says."""
+"""When each operator of a delayed iteration started, measured and predicted."""
 
 from __future__ import annotations
 

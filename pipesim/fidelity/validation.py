@@ -1,4 +1,4 @@
-"""Validation: how far predictions are from what was measured, and whether they rank it right."""
+"""Validation: how far predictions are from measurements, and whether they rank systems right."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Foreign formats: one file or folder for one format, reading strictly, writing atomically.
+"""Formats of other tools: one file or folder per format, read strictly, written atomically.
 
-Every reader gives a valid object or a :class:`pipesim.errors.FormatError` that names the
-file and the place in it; every writer leaves the whole file or none.
+Every reader returns a valid object or raises a :class:`pipesim.errors.FormatError` that names the
+file and the place in it; every writer writes the whole file or nothing.
 """

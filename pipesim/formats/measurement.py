@@ -1,4 +1,4 @@
-"""What a measured run says: the one type that every importer of runs returns."""
+"""A measured run: the one type that every importer of runs returns."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class MeasuredIteration:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What the files of a measured run say.
+    """What the files of a measured run hold.
 
     Parameters
     ----------
@@ -160,7 +160,7 @@ def _quartiles(samples: Array) -> Array:
 def _spreads(
     samples: Mapping[Kind, Array], median: Mapping[Kind, Array], quartiles: Mapping[Kind, Array]
 ) -> str:
-    """Say the median time of each measured kind, and how far its samples are apart."""
+    """Describe the median time of each measured kind, and how far apart its samples are."""
     parts = []
     for kind in KINDS:
         ran = np.isfinite(median[kind])

@@ -1,6 +1,6 @@
-"""Figures: one file for one figure, all in the language of :mod:`._style`.
+"""Figures: one file per figure, all in the style of :mod:`._style`.
 
-They draw results; none computes a time. matplotlib is loaded with this package alone.
+They draw results; none computes a time. Only this package loads matplotlib.
 """
 
 from __future__ import annotations

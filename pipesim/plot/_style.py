@@ -122,7 +122,7 @@ def mark_end(axes: Axes, timeline: Timeline) -> None:
         )  # fmt: skip
 
 
-# What matplotlib would write of the day and its own version.
+# Without this matplotlib writes the date and its own version.
 _ANONYMOUS: dict[str, dict[str, None]] = {
     ".png": {"Software": None},
     ".svg": {"Date": None, "Creator": None},

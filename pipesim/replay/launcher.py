@@ -40,7 +40,7 @@ __all__ = ["launch"]
 _LOOPBACK = "127.0.0.1"
 _SHUTDOWN_S = 3
 _WORKER_BYTES = 160 * 2**20
-"""What a process that has loaded torch has for itself, as measured with torch 2.13."""
+"""Memory of its own that a process has once torch is loaded, measured with torch 2.13."""
 _DELEGATE_BYTES = 8 * 2**20
 """The same of one that was forked from it."""
 _SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT
@@ -76,7 +76,7 @@ def launch(run: Run, port: int = 0) -> Measured:
 
 
 def _check_memory(run: Run) -> None:
-    """Refuse what this machine cannot hold: it would not survive the attempt."""
+    """Refuse a run that this machine's memory cannot hold: it would not survive the attempt."""
     facts = Path("/proc/meminfo")
     if not facts.is_file():
         return
@@ -153,7 +153,7 @@ def _environment(folder: str) -> Iterator[None]:
 
 @contextmanager
 def _signals() -> Iterator[None]:
-    """Put back how this process takes signals; torch leaves its own ways behind."""
+    """Put back this process's signal handlers; torch leaves its own behind."""
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     try:
         yield
@@ -172,8 +172,8 @@ def _take(ways: Mapping[signal.Signals, Any]) -> None:
 def _impatient() -> Iterator[set[int]]:
     """Give workers less time to end after another has failed: torch gives half a minute.
 
-    Nothing interrupts that. Gives the ranks that were still there, so were not the first to
-    fail.
+    Nothing can interrupt that wait. Yields the ranks that were still running, and so were not the
+    first to fail.
     """
     context: Any = SubprocessContext
     close = context.close
@@ -194,7 +194,7 @@ def _impatient() -> Iterator[set[int]]:
 
 
 def _blame(failures: Sequence[ProcessFailure], folder: Path) -> str:
-    """Say who ended the run: a killed process rather than those that missed it."""
+    """Say who ended the run: a killed process, rather than those that then missed it."""
     first = min(failures, key=lambda failure: (failure.exitcode > 0, failure.timestamp))
     said: object = first.message
     if first.exitcode > 0 and isinstance(said, dict):

@@ -1,8 +1,8 @@
-"""What messages of a replay took beyond what was injected, and a prediction that knows it.
+"""How long messages of a replay took beyond injected delays, and a prediction with that.
 
-To the engine a message takes what transport and link say, mostly nothing. Between processes it
-takes a fraction of a millisecond, more on a busy machine, and an iteration has long chains of
-messages.
+In the engine a message takes what the transport and the link say, mostly nothing. Between
+processes it takes a fraction of a millisecond, more on a busy machine, and an iteration has long
+chains of messages.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["base_ms", "predicted_with"]
 
 
 def base_ms(run: Run, measured: Timeline) -> float:
-    """Return what a message takes beyond the stated.
+    """Return how long a message takes beyond its stated time.
 
     Of a group it is the time from when both ends of all its messages may run to its end, on
     average, as times in a chain add up. Of delegation it is the time from the sender's copy to
@@ -37,16 +37,16 @@ def base_ms(run: Run, measured: Timeline) -> float:
 
 
 def predicted_with(run: Run, timeline: Timeline, base: float) -> Timeline:
-    """Return the engine's timeline if messages take longer; delegated ones, over healthy links.
+    """Return the engine's timeline with longer messages; if delegated, only on healthy links.
 
     Parameters
     ----------
     run : Run
         What was run.
     timeline : Timeline
-        The prediction without; of its scenario.
+        The prediction without, whose scenario is used.
     base : float
-        By how much, in milliseconds.
+        How much longer, in milliseconds.
     """
     scenario, transport = timeline.scenario, run.transport
     if isinstance(transport, Nccl | Exchange):

@@ -1,6 +1,6 @@
 """Replay a plan on real processes.
 
-Three steps: :func:`prepare` says what to run, :mod:`pipesim.replay` runs it, and
+There are three steps: :func:`prepare` decides what to run, :mod:`pipesim.replay` runs it, and
 :class:`pipesim.replay.report.Replayed` compares. :func:`replay` does all three on this machine.
 """
 
@@ -27,7 +27,7 @@ __all__ = ["launched", "prepare", "replay"]
 _MOST_DELEGATES = 8
 _FAILOVER_DELEGATES = 2
 _LEAST_FAILOVER_MS = 500.0
-"""A busy machine may hold a process up for long: that is no failed link."""
+"""A busy machine may hold up a process for a while; that is not a failed link."""
 _PATIENCE_S = 5.0
 
 
@@ -45,10 +45,10 @@ def prepare(
     fault: LinkFault | None = None,
     seed: int = 0,
 ) -> Run:
-    """Return what to run: how many delegates, and how long to wait for a peer.
+    """Return the run, with the number of delegates and the time to wait for a peer.
 
-    A delegated route gets one delegate more than the prediction ever has busy at once, and
-    eight at most; ``delegates`` of the transport limits that further.
+    A delegated route gets one delegate more than the prediction ever has busy at once, but at
+    most eight, or the transport's ``delegates``.
 
     Parameters
     ----------
@@ -61,22 +61,22 @@ def prepare(
     compute, device : str
         See :class:`pipesim.replay.run.run.Run`.
     iterations, warmup : int
-        Iterations that count, and those before: by default one, and three of a model, whose
-        first ones are slow.
+        Iterations to measure, and those to run before them: by default one, or three of a
+        model, whose first ones are slow.
     timeout_s : float, optional
-        A run is given up when nothing happens for so long and twice the longest predicted
+        A run is given up when nothing happens for this time plus twice the longest predicted
         wait. Default: five seconds.
     failover : bool
-        Whether links go over to delegates when their direct path fails.
+        Whether links switch to delegates when their direct path fails.
     fault : LinkFault, optional
         A link to break.
     seed : int
-        Of the model.
+        Seed of the model.
 
     Raises
     ------
     ReplayError, ScheduleError
-        These do not go together.
+        These options do not go together.
     """
     transport = transport_named(over)
     if warmup is None:
@@ -128,20 +128,20 @@ def replay(
     scenario, schedule, over
         As for :func:`prepare`.
     port : int
-        Where the processes meet, on the loopback address. 0: any that is free.
+        Port where the processes meet, on the loopback address. 0: any free one.
     **options
         As for :func:`prepare`.
 
     Raises
     ------
     ReplayError
-        torch is missing, or the run did not reach its end; the message names who and where.
+        torch is missing, or the run did not reach its end; the message names rank and place.
     """
     return launched(prepare(scenario, schedule, over, **options), port)  # type: ignore[arg-type]
 
 
 def launched(run: Run, port: int = 0) -> Replayed:
-    """Run what was prepared, on this machine."""
+    """Run what was prepared on this machine, and compare."""
     try:
         from pipesim.replay.launcher import launch
     except ModuleNotFoundError as error:

@@ -1,8 +1,8 @@
 """A replay beside its prediction.
 
-What no plan can know of a machine, the last warm-up iteration tells: what a message takes
-there and, of a model, what its operators take. Predicted are the iterations after it. What
-the engine says without that is called nominal.
+No plan can know how long a message takes on a machine, nor how long a model's operators take. The
+last warm-up iteration measures both, and the iterations after it are predicted with that. What
+the engine says without it is called nominal.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Replayed:
 
     @cached_property
     def scenario(self) -> Scenario:
-        """The run's; of ``model``, with operator times of the last warm-up iteration."""
+        """The run's scenario; for ``model``, with operator times of the last warm-up iteration."""
         scenario = self.run.scenario
         if self.run.compute != "model" or self._last_warmup is None:
             return scenario
@@ -78,7 +78,7 @@ class Replayed:
 
     @property
     def iterations_ms(self) -> list[float]:
-        """Time of each iteration that counts."""
+        """Time of each measured iteration."""
         return [timeline.iteration_ms for timeline in self.measured.counted]
 
     @property
@@ -88,22 +88,22 @@ class Replayed:
 
     @property
     def measured_ms(self) -> float:
-        """The median of the iterations that count."""
+        """The median of the measured iterations."""
         return float(np.median(self.iterations_ms))
 
     @property
     def error(self) -> float:
-        """Measured against predicted, as a part of the prediction; above 0: it took longer."""
+        """Measured / predicted − 1: above 0, it took longer than predicted."""
         return self.measured_ms / self.predicted_ms - 1 if self.predicted_ms else 0.0
 
     @property
     def typical(self) -> Timeline:
-        """The iteration that counts whose time is nearest to the median."""
+        """The measured iteration whose time is nearest to the median."""
         return min(self.measured.counted, key=lambda t: abs(t.iteration_ms - self.measured_ms))
 
     @property
     def median_start_error_ms(self) -> float:
-        """How far operators start from where they were predicted, the median over all."""
+        """How far operators start from their predicted starts, the median over all."""
         return self._start_error_ms(self.predicted)
 
     @property
@@ -142,7 +142,7 @@ class Replayed:
 
     @cached_property
     def events(self) -> list[dict[str, object]]:
-        """Links that failed, and what that cost; once, though both of its ends went over."""
+        """Links that failed, and what that cost; one entry each, though both ends switched."""
         failures: dict[int, list[list[SwitchFacts]]] = defaultdict(list)
         for switch in self.measured.switches:
             of_link = failures[switch.message.link]
@@ -170,7 +170,7 @@ class Replayed:
         }
 
     def _cost_ms(self, iteration: int) -> float:
-        """By how much an iteration was longer than others in which no link failed."""
+        """By how much an iteration took longer than those in which no link failed."""
         switched = {switch.iteration for switch in self.measured.switches}
         times = [timeline.iteration_ms for timeline in self.measured.timelines]
         usual = [

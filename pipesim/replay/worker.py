@@ -4,8 +4,8 @@ Started by ``pipesim replay``, or by hand on several machines::
 
     torchrun --nnodes 2 --nproc-per-node 2 … -m pipesim.replay.worker run.json -o result.json
 
-It reads nothing but the run, which is JSON, and talks to the addresses that the launcher
-gives. Rank 0 writes the result.
+It reads nothing but the run, which is JSON, and talks only to the addresses that the launcher
+gives it. Rank 0 writes the result.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _FOREVER = timedelta(days=7)
 
 
 class _Place(NamedTuple):
-    """Where this worker is among the others, and where they meet: what torchrun says."""
+    """The place of this worker among the others, and where they meet, as torchrun says."""
 
     rank: int
     world: int

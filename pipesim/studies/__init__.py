@@ -1,4 +1,4 @@
-"""Questions with an answer.
+"""Questions about a scenario, and their answers.
 
 Which system loses what, and what to do (:mod:`.comparison`, :mod:`.advice`); which delays a
 plan absorbs (:mod:`.budgets`); what memory buys (:mod:`.pareto`); how far from the best

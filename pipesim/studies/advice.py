@@ -1,7 +1,7 @@
 """What to do about a slow link, in one plain sentence.
 
-Systems differ in how much they change: nothing, how messages travel (delegation), or the
-plan too. Of those about as fast as the fastest, the one that changes least is advised.
+Systems differ in how much they change: nothing, how messages travel (delegation), or the plan
+as well. Of the systems about as fast as the fastest, the one that changes least is advised.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pipesim.text import counted, links, listed, milliseconds, plain
 __all__ = ["NEGLIGIBLE", "advice"]
 
 NEGLIGIBLE = 1e-3
-"""A gain of up to this part of the iteration time is not worth a change."""
+"""A gain of at most this part of the iteration time is not worth a change."""
 
 _MOST_DEVICES = 3
 _AS_IS, _DELEGATED, _REPLANNED = range(3)
@@ -51,7 +51,7 @@ def advice(comparison: Comparison) -> str:
     lesser = [
         min(
             (row for row in rows if _changes(row) == changes),
-            # Of equally fast ones the one that differs in nothing but the change.
+            # Among equally fast ones, take the one that differs only in the change.
             key=lambda row: (row.iteration_ms, row.system.planner != advised.system.planner),
         )
         for changes in range(_changes(advised))

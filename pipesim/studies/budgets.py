@@ -109,7 +109,7 @@ class Budgets:
 def budgets(
     scenario: Scenario, planner: str = "zerobubble", *, engine: Engine | None = None
 ) -> Budgets:
-    """Return what each link may have under ``planner``, and the least that absorbs its delay.
+    """Return each link's budget under ``planner``, and the smallest warm-up for the delays.
 
     The smallest warm-up within all budgets is list-scheduled under the delays, with a split
     backward. Times and activations are those of the transport ideal.
@@ -118,8 +118,8 @@ def budgets(
     ------
     ScheduleError
         There is no such planner, it cannot plan this scenario, or a device has more than
-        one stage: then a stage waits for its neighbours on the device too, which no budget
-        knows.
+        one stage: then a stage also waits for the others on its device, which budgets do
+        not cover.
 
     Examples
     --------

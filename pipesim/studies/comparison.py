@@ -1,7 +1,7 @@
 """The main job: what a slow link costs under each system, and why.
 
-A system is a planner and a transport. Its delay splits in two: *dependency*, what the same
-schedule loses when nothing blocks (ideal − ideal without delay), and *head-of-line
+A system is a planner and a transport. What a delay costs it splits in two: *dependency*, what
+the same schedule loses when nothing blocks (ideal − ideal without delay), and *head-of-line
 blocking*, what its transport adds to that.
 """
 
@@ -62,7 +62,7 @@ DEFAULT_SYSTEMS = ("1f1b", "zerobubble", "pipemorph-cpu", "pipemorph")
 
 
 def default_systems(scenario: Scenario) -> tuple[str, ...]:
-    """Return the systems that a scenario is compared under: those that take its placement.
+    """Return the systems to compare on a scenario by default: those that take its placement.
 
     Examples
     --------
@@ -228,12 +228,13 @@ def compare(
         Names out of ``SYSTEMS``, or ``planner:transport``. Default: see
         :func:`default_systems`.
     delegates : int, optional
-        Delegate processes for each neighbour and direction; default: always one free.
+        Delegate processes for each neighbour and direction. Default: enough that one is
+        always free.
     optimum_seconds : float, optional
-        Add a last row: the exact optimum where nothing blocks, solved for in up to this time
-        for each of the healthy and the slow scenario.
+        Add a last row, the exact optimum where nothing blocks. The healthy and the slow
+        scenario are each solved for up to this time.
     engine : {"simpy", "compiled"}, optional
-        What the figures are computed on. Default: SimPy while there is little to do, see
+        What computes the figures. Default: SimPy while there is little to do, see
         :mod:`pipesim.engine.choice`. Timelines are always SimPy's.
     progress : callable
         Called with a system's title before it is planned and run.

@@ -63,7 +63,7 @@ def optimum(
     Raises
     ------
     SolverError
-        As :func:`milp.solve`, or the engine gives the schedule another iteration time.
+        As for :func:`milp.solve`, or the engine gives the schedule another iteration time.
 
     Examples
     --------

@@ -32,7 +32,7 @@ Indices = NDArray[np.int32]
 Counts = NDArray[np.int64]
 
 TAKES = -1.0
-"""What a forward gives back: it takes."""
+"""In place of what an operator gives back: a forward takes an activation."""
 
 
 def given_back(scenario: Scenario) -> Array:
@@ -41,7 +41,7 @@ def given_back(scenario: Scenario) -> Array:
 
 
 class Constants(NamedTuple):
-    """What a scenario and a transport say of orders.
+    """What timing an order needs to know of its scenario and transport.
 
     Attributes
     ----------

@@ -1,6 +1,6 @@
 """Orders of operators as integers, timed without a schedule or a program in between.
 
-For planners that try thousands of orders. An operator is one integer,
+This is for planners that try thousands of orders. An operator is one integer,
 
     code = (kind · S + stage) · N + micro-batch,    kind 0 F, 1 B, 2 W, 3 BW,
 

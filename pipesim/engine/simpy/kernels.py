@@ -96,7 +96,7 @@ class Kernels:
         )
 
     def unmatched(self) -> list[str]:
-        """The kernels that still run although nothing happens any more, in words."""
+        """Say which kernels still run although nothing happens any more."""
         return [
             f"device {device} never completes {self.awaited(device)}"
             for device, kernels in sorted(self._running.items())

@@ -1,4 +1,4 @@
-"""One run: the environment, its devices, and what is left when nothing happens any more."""
+"""One run: the environment, its devices, and the deadlock that may be left at the end."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run(program: Program, scenario: Scenario) -> Timeline:
 
 
 def _durations_ms(scenario: Scenario, transport: object) -> dict[str, list[list[float]]]:
-    """Operator times [kind][stage][micro-batch], with what the transport takes from compute."""
+    """Operator times [kind][stage][micro-batch], including what the transport slows down."""
     factor = np.ones((scenario.stages, 1))
     if isinstance(transport, Isolated):
         ends = {scenario.placement[s] for i in scenario.slow_links for s in (i, i + 1)}

@@ -7,7 +7,7 @@ What a log tells:
   median over its ranks, divided by the number of micro-batches. Megatron-LM numbers its
   ranks stage by stage: rank r of R is on stage r · S // R. Where the log tells R, the timers
   of an iteration count only if they are of all R ranks.
-- the same as extremes: the longest is taken for every stage, as the slowest stage makes the
+- the same as extremes: the longest is taken for every stage, as the slowest stage sets the
   pace.
 - neither: F and BW are guessed from the iteration time, (N + S − 1)·(F + BW) of 1F1B with
   BW = 2 F.

@@ -23,7 +23,7 @@ What precedes the iterations tells the shape of the run, if it is there::
       world_size ...................................... 8
     setting number of microbatches to constant 12
 
-This module reads and checks; :mod:`pipesim.formats.megatron.importer` makes a scenario of it.
+This module reads and checks; :mod:`pipesim.formats.megatron.importer` makes the scenario.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _SHAPE = {
 }
 _NUMBER = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?")
 _DIGITS = re.compile(r"\.[0-9]{2}\)?\s*$")
-"""Timers have two digits behind the point, always: fewer at the end of a file are a cut."""
+"""Timers always have two decimals: fewer at the end of a file mean that it is cut short."""
 _BLOCK = re.compile(r"(?:\(min, max\) |max )?times? across ranks \(ms\):\s*$")
 _TIMER = re.compile(r"\s+([A-Za-z][\w/-]*):\s*$")
 _RANK = re.compile(r"\s+rank\s+([0-9]{1,7}):\s*(.*?)\s*$")
@@ -109,7 +109,7 @@ class MegatronLog:
     iterations : tuple of LoggedIteration
         In the order of the log; at least one.
     skipped : tuple of str
-        What was passed over although it belongs to an iteration, and why.
+        What was skipped although it belongs to an iteration, and why.
     shape : mapping of str to Told
         As far as the log tells them, the numbers of ``stages``, ``micro-batches`` (of a
         pipeline and an iteration) and ``ranks``; each at least 1.

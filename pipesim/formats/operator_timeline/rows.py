@@ -1,13 +1,13 @@
 """Measured operators as CSV, as the artifact of "Attack of the Bubbles" logs them.
 
-One operator a line::
+One operator per line::
 
     iteration,stage,op,index,host_start_ms,host_end_ms,gpu_ms
     5,0,F,0,2.126,27.3,25.14
 
 ``op`` is F, B or W; in a file without any W, B is the fused backward. ``gpu_ms`` is the
 operator's own time on the GPU. ``index`` is the micro-batch. An iteration number may come
-twice, when the counter was set back: these are separate *passes*. This module reads and
+twice, if the counter was reset: these are separate *passes*. This module reads and
 checks the lines; :mod:`pipesim.formats.operator_timeline.importer` makes sense of them.
 """
 

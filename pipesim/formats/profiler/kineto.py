@@ -1,16 +1,16 @@
 """PyTorch profiler traces: the operators that pipeline schedules annotate.
 
-A trace is JSON, plain or ``.json.gz``, one file for one rank. Used are the complete events
+A trace is JSON, plain or ``.json.gz``, one file per rank. This reads the complete events
 (``ph: X``) of the categories ``user_annotation`` (CPU) and ``gpu_user_annotation`` (first to
 last kernel, one for each stream) whose names are
 
 - ``PP:0F1``, torch ≥ 2.9: stage, action, micro-batch. Actions F, I (our B), W, and B, the
   full backward (our BW);
 - ``Forward 1`` and ``Backward 1`` of torch's single-stage schedules, which name no stage;
-- ``ProfilerStep#7``: the iteration. Without these, an iteration begins where a name comes
-  again.
+- ``ProfilerStep#7``: the iteration. Without these, an iteration begins where a name
+  is repeated.
 
-``distributedInfo`` tells the rank, how many there are (``world_size``) and, in newer releases,
+``distributedInfo`` holds the rank, how many there are (``world_size``) and, in newer releases,
 the process groups (``pg_config``); one whose description names ``pp`` or ``pipeline`` holds the
 ranks of a pipeline.
 
@@ -273,7 +273,7 @@ def _iterations(
 
 
 def _steps(cpu: list[_Event]) -> Callable[[_Event, int], int | None]:
-    """Return the rule which step the n-th annotation of a name belongs to."""
+    """Return a rule that says which step the n-th annotation of a name belongs to."""
     steps = [event for event in cpu if event.is_step]
     if not steps:
         return lambda event, ordinal: ordinal

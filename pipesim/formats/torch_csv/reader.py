@@ -143,7 +143,7 @@ def _check_messages(rows: Sequence[Sequence[_Cell]], schedule: Schedule, file: s
 
 
 def _check_same_order(rows: Sequence[Sequence[_Cell]], schedule: Schedule, file: str) -> None:
-    """Backends match messages from one rank to another by their order alone."""
+    """Check the order of messages: backends match those between two ranks by order alone."""
     receive_of = {send: receive for _, _, send, receive in messages(schedule)}
     send_of = {receive: send for send, receive in receive_of.items()}
     sent: dict[tuple[int, int], list[Action]] = {}

@@ -6,12 +6,12 @@ the input, ``0W1`` for the weights, ``0B1`` both at once (our B, W and BW). torc
 kinds of file:
 
 ``compute_only``
-    Compute alone; torch adds the communication when it loads the file. It is what ``_load_csv``
+    Only compute; torch adds the communication when it loads the file. It is what ``_load_csv``
     takes by default, and torchtitan's ``pipeline_parallel_schedule_csv``. Cells are time
     steps: a blank one is idle time, such that every operator stands right of all that it
     needs. ``_PipelineScheduleRuntime`` skips blanks. ``PipelineScheduleMulti`` needs them: all
-    its ranks do in step *i* what stands in column *i*, and without would compute with what has
-    not arrived. (It cannot pass results between stages on the same rank, as in a V.)
+    its ranks do in step *i* what stands in column *i*, and without blanks would compute with data
+    that has not arrived. (It cannot pass results between stages on the same rank, as in a V.)
 
 ``compute_comms``
     Run as it is: ``0SEND_F1``, ``1RECV_F1`` and the same with ``_B`` between stages on
@@ -48,7 +48,7 @@ TorchKind = Literal["compute_only", "compute_comms"]
 def save_torch_csv(schedule: Schedule, path: StrPath, kind: TorchKind = "compute_only") -> None:
     """Write a schedule for torch.
 
-    Its planner and what that assumed are lost.
+    The planner and its assumptions are lost.
 
     Raises
     ------
@@ -67,7 +67,7 @@ def torch_csv(schedule: Schedule, kind: TorchKind = "compute_only") -> str:
     ------
     ScheduleError
         The last stage runs its forwards in another order than 0, 1, 2, …: torch counts the
-        losses in the order in which they come, and would take one for another.
+        losses in the order in which they come, and would mix them up.
 
     Examples
     --------

@@ -5,7 +5,7 @@ millisecond. ``sleep`` counts an operator's time from when it could have started
 lag does not add up over an iteration, and sleeps no longer than until then.
 
 Their messages carry a stamp of who sent them in which iteration, and every operator checks
-the one that it gets: a message that is lost, doubled or taken for another ends the run.
+the one that it gets: a message that is lost, doubled or mistaken for another ends the run.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Held:
         return output
 
     def _check(self, op: Op, need: Op, received: Tensor | None) -> None:
-        """Compare the stamp: at once, or on a GPU, which nobody may wait for, in the end."""
+        """Compare the stamp: at once, or at the end on a GPU, for which nobody may wait."""
         wanted = self._stamp(need)
         if received is not None and self._device.type != "cpu":
             self._wrong += received[0] != wanted
@@ -86,7 +86,7 @@ class Held:
             raise ReplayError(f"{wrong} operators got something other than what they need")
 
     def report(self) -> dict[str, object]:
-        """There is nothing to say of these."""
+        """Nothing to report."""
         return {}
 
 

@@ -1,4 +1,4 @@
-"""What the operators of a device do: the one thing in which kinds of compute differ."""
+"""What the operators of a device do: all that kinds of compute differ in."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Work(Protocol):
         op : Op
             One of this device's.
         ready_ns : int
-            When it could start: a moment ago, on this process's clock.
+            When it could have started, on this process's clock.
         received : Tensor, optional
             What the operator of the neighbouring stage that it needs has sent: an activation
             for F, a gradient for B and BW.
@@ -73,4 +73,4 @@ class Work(Protocol):
         """End an iteration, outside its time."""
 
     def report(self) -> dict[str, object]:
-        """Return what is to be said of all iterations in the end, in JSON types."""
+        """Return what there is to report on all iterations, in JSON types."""

@@ -4,8 +4,8 @@ The rules of :mod:`pipesim.engine.simpy.device` are kept by the hardware: one th
 streams share one queue, and streams wait for each other by events. The launching thread
 itself waits only for messages that come through host memory.
 
-Not measured: nobody had a GPU at hand when this was written. Its tests run this file with
-streams and events of their own.
+Not measured: no GPU was at hand when this was written. Its tests run this file with stand-in
+streams and events.
 """
 
 from __future__ import annotations

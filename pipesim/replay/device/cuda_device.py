@@ -1,7 +1,6 @@
 """The GPU of a worker: which one, what it refuses, its streams, its clock, and NCCL.
 
-Not measured: nobody had a GPU at hand when this was written, and only what needs none of it
-was run.
+Not measured: no GPU was at hand when this was written, and only what needs none was run.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ def refuse(run: Run, gpus: int, ranks: int) -> None:
 
 
 class Gpu:
-    """The GPU of this process, and all that is asked of CUDA.
+    """The GPU of this process, and all that pipesim asks of CUDA.
 
     The compute stream is the one that is current in the thread that opened it.
     """
@@ -151,7 +150,7 @@ class EventLog:
         self._steps: list[tuple[Message, PathKind, Event, Event | int]] = []
 
     def ns(self, event: Event | int) -> int:
-        """Return when an event happened, which it must have; a time of the host is itself."""
+        """Return when an event happened, which must be over; a time of the host stays as it is."""
         if isinstance(event, int):
             return event
         elapsed_ms: float = self._base.elapsed_time(event)

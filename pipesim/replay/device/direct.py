@@ -121,7 +121,7 @@ def complete(work: dist.Work, message: Message, peer: int) -> None:
 
 
 class _named:  # noqa: N801
-    """Turns what gloo raises into an error that names the message and the peer."""
+    """Turn what gloo raises into an error that names the message and the peer."""
 
     def __init__(self, message: Message, peer: int) -> None:
         self.message, self.peer = message, peer

@@ -1,8 +1,8 @@
-"""Fail-over: from the message on whose direct path fails, a link goes through delegates.
+"""Fail-over: from the first message whose direct path fails, a link goes through delegates.
 
 The sender decides, message by message, so none is lost. The receiver takes a message from
-whichever path brings it first, so none is doubled, even where a direct path that was given
-up for dead delivers after all. Whoever notices that a link has failed, by an error, by a
+whichever path brings it first, so none is doubled, even if a direct path that was given
+up delivers after all. Whoever notices that a link has failed, by an error, by a
 send that does not end or by a message that comes through a delegate while its receive
 waits, uses delegates for that link from then on.
 
@@ -32,7 +32,7 @@ from pipesim.replay.run.run import LinkFault, Run
 __all__ = ["Failover", "Link", "Switch", "Transfer"]
 
 _GRACE_S = 0.02
-"""How much later than through a delegate a message may come by a direct path that works."""
+"""How much later than a delegate's a message of a working direct path may come."""
 
 
 class Transfer(NamedTuple):
@@ -43,7 +43,7 @@ class Transfer(NamedTuple):
 
 
 class Switch(NamedTuple):
-    """A link that has gone over to delegates.
+    """A link that has switched to delegates.
 
     Attributes
     ----------

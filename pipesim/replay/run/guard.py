@@ -1,7 +1,7 @@
-"""What a process of a run says when it ends early, and to whom.
+"""How a process of a run ends early: it says why, and the others follow.
 
-A run is a family of processes: whoever sees that it cannot go on says why and ends, and the
-others follow. Nobody outlives the process that started it.
+A process that sees that the run cannot go on says why and ends, and the others follow. No process
+outlives the one that started it.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ _INEXACT_NS = 80_000
 
 
 class LostPeerError(ReplayError):
-    """A neighbour closed its connection; why is for others to say."""
+    """A neighbour closed its connection; others will say why."""
 
 
 def is_silence(error: BaseException) -> bool:
-    """Whether gloo, or torch's store, has given up to wait for another process."""
+    """Whether gloo, or torch's store, has given up waiting for another process."""
     return isinstance(error, RuntimeError) and _SILENT.search(str(error)) is not None
 
 
@@ -125,7 +125,7 @@ def wake_promptly() -> None:
 
 
 class Guard:
-    """Knows what a worker does at the moment, and ends it with one clear line.
+    """Knows what a worker is doing, and ends it with one clear line.
 
     Parameters
     ----------
@@ -182,7 +182,7 @@ class Guard:
 
 
 def _record(failure: ReplayError) -> None:
-    """Leave word for the launcher, all or nothing: it may end this process at any moment."""
+    """Leave a message for the launcher, all or nothing: it may end this process at any time."""
     file = os.environ.get(_ERROR_FILE)
     if file is None:
         return

@@ -1,6 +1,6 @@
-"""What a replay has measured: a Timeline for each iteration, and what else was seen.
+"""What a replay has measured: a Timeline for each iteration, clocks, failed links and reports.
 
-Workers say it in JSON, each with times on rank 0's clock; rank 0 puts that into one file:
+Each worker reports in JSON, with times on rank 0's clock; rank 0 writes one file:
 
 .. code-block:: json
 
@@ -53,7 +53,7 @@ class ClockFacts(NamedTuple):
 
 
 class SwitchFacts(NamedTuple):
-    """A link that went over to delegates.
+    """A link that switched to delegates.
 
     Attributes
     ----------

@@ -42,7 +42,7 @@ class Route(NamedTuple):
 class LinkFault(NamedTuple):
     """An injected failure of a link's direct path.
 
-    From the message of ``producer`` in iteration ``iteration`` on, counted after those to
+    From the message of ``producer`` in iteration ``iteration`` on, counted without those to
     warm up, sends over the link ``raise`` an error, or ``stop``: never end.
     """
 
@@ -63,18 +63,18 @@ class Run:
         Its links' delays are injected; its operator times are held by ``sleep`` and
         ``matmul``.
     transport : Nccl, Exchange or Delegated
-        The costs of messages that it states are injected like delays.
+        The message costs that it states are injected like delays.
     compute, device : str
         What operators do, and where.
     iterations, warmup : int
-        Iterations that count, and those before them that do not.
+        Iterations to measure, and those to run before them.
     delegates : mapping of Route to int
         Delegates of each route that has any.
     timeout_s : float
         Longest wait for anything in an iteration; after it a peer counts as lost.
     failover_ms : float, optional
-        A send over a direct path that has not ended for so long, or fails, makes its link go
-        through delegates. None: a failure ends the run.
+        A send over a direct path that fails, or has not ended after this time, makes its link
+        switch to delegates. None: a failure ends the run.
     fault : LinkFault, optional
         What to break.
     seed : int
@@ -169,7 +169,7 @@ class Run:
         return self.warmup + self.iterations
 
     def named(self, iteration: int) -> str:
-        """Return the name of an iteration, counted from the first to warm up."""
+        """Return the name of an iteration; ``iteration`` counts those to warm up too."""
         if iteration < self.warmup:
             return f"warm-up iteration {iteration}"
         return f"iteration {iteration - self.warmup}"
