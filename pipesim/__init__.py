@@ -44,7 +44,7 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-# Imported when first used: the nouns know no planner and no backend, and a command that
+# Imported when first used: the nouns know no planner and no engine, and a command that
 # needs none of them starts at once.
 _HOMES = {
     "Op": "pipesim.schedule",

@@ -129,7 +129,7 @@ class Schedule:
     Raises
     ------
     ScheduleError
-        An operator is missing, doubled, on the wrong device or before one that it needs;
+        An operator is missing, comes twice, is on the wrong device or before one it needs;
         or the devices would wait for each other for ever.
     """
 
@@ -223,7 +223,7 @@ class Schedule:
         )
 
     def _complain(self) -> None:
-        """Raise :class:`ScheduleError`: say what is missing, doubled or misplaced."""
+        """Raise :class:`ScheduleError`: say what is missing, repeated or misplaced."""
         for device, order in enumerate(self.orders):
             for op in order:
                 if not 0 <= op.stage < self.stages or not 0 <= op.microbatch < self.microbatches:

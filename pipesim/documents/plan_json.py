@@ -45,7 +45,7 @@ def load_plan(path: StrPath) -> Schedule:
     ------
     FormatError
         The file cannot be read, is not JSON (with line and column; NaN, infinities and
-        doubled keys are refused too), has an unknown, missing or wrong key (with its key
+        repeated keys are refused too), has an unknown, missing or wrong key (with its key
         path), or its operators are incomplete, misplaced or cannot make progress.
     """
     file = os.fspath(path)

@@ -1,4 +1,4 @@
-"""The backends that run a program under a scenario: two of them, one result.
+"""The two engines that run a program under a scenario, with one result.
 
 :mod:`.simpy` simulates, and its timelines hold every message; :mod:`.compiled` gives the same
 times much faster.
@@ -39,7 +39,7 @@ def simulate(
         ``ideal``, ``nccl``, ``exchange``, ``delegated``, ``isolated``, or one of the
         classes of :mod:`pipesim.transport` with its options.
     engine : {"simpy", "compiled"}
-        The simulator, or the compiled evaluator: the same times, no communication spans.
+        SimPy, or the compiled evaluator: the same times, but no spans of messages.
 
     Returns
     -------
@@ -92,7 +92,8 @@ def evaluate(
 ) -> float | Array:
     """Return the iteration time of a schedule, under one scenario or under many at once.
 
-    It is that of :func:`simulate`, up to rounding, without a timeline and much faster.
+    It is the same as that of :func:`simulate`, up to rounding, but comes without a timeline and
+    much faster.
 
     Parameters
     ----------

@@ -81,7 +81,7 @@ def attribute(
         How messages travel. Which messages ``Delegated(only_slow=True)`` delegates stays as
         it is with a link removed.
     outlier : float
-        See above.
+        An operator is slow above this many medians, see above.
     engine : {"simpy", "compiled"}, optional
         Default: SimPy while there is little to do, see :mod:`pipesim.engine.choice`.
     progress : callable

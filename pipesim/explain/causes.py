@@ -55,7 +55,7 @@ class Cause:
 
 @dataclass(frozen=True)
 class LinkEffect:
-    """A slow link, made healthy alone: what the iteration gains, in milliseconds."""
+    """What the iteration gains, in milliseconds, if this slow link alone becomes healthy."""
 
     link: int
     dependency_ms: float
@@ -83,11 +83,11 @@ class SlowOperator:
 
 @dataclass(frozen=True)
 class StageEffect:
-    """A stage, changed alone: what the iteration gains, in milliseconds.
+    """What the iteration gains, in milliseconds, if this stage alone is changed.
 
-    ``imbalance_ms`` if its mean times are those of the mean stage: below zero for many a
-    stage that is faster than that. ``slow_operators_ms`` if its slow operators take their
-    medians. ``ratio`` is its work, slow operators aside, over the mean stage's.
+    ``imbalance_ms`` is the gain if its mean times become those of the mean stage; for a faster
+    stage it is often below zero. ``slow_operators_ms`` is the gain if its slow operators take
+    their medians. ``ratio`` is its work, slow operators aside, over the mean stage's.
     """
 
     stage: int

@@ -24,9 +24,9 @@ __all__ = ["STREAMS", "Calibration", "Calibrator", "predict_all"]
 STREAMS = ("device", "peer")
 """Which NCCL kernels share a stream is chosen with the constants.
 
-Evidence, zero-bubble runs under the shipped constants: on the A10 one stream a device is 1.2 %
-off on average, a stream for each peer 4.2 %; on the H800 one a device is 7.5 % off and 19 % at
-worst, one for each peer 5.6 % and 15 %.
+Evidence, zero-bubble runs under the shipped constants: on the A10, one stream per device is 1.2 %
+off on average, one per peer 4.2 %; on the H800, one per device is 7.5 % off and 19 % at worst, one
+per peer 5.6 % and 15 %.
 """
 
 

@@ -31,7 +31,7 @@ CAUSE_COLOURS: dict[CauseName, str] = {
     "warm-up and drain": "#D5DAE1",
     "work": "#A9B4C2",
 }
-"""What is fixed with a slow run in colours after Paul Tol, what remains in greys."""
+"""Causes that can be removed are in colours after Paul Tol, what remains is in greys."""
 
 LEFT_IN, RIGHT_IN = 2.75, 0.3
 HEAD_IN, STACK_IN, LEGEND_IN, GAP_IN, ROW_IN, BOTTOM_IN = 0.42, 0.62, 0.5, 0.38, 0.27, 0.5
@@ -67,8 +67,8 @@ def bars(found: Attribution, *, title: str | None = None) -> Figure:
 
     Above, one stacked bar is the iteration: the parts of the cumulative decomposition, work
     first, so that it grows from left to right from the healthy, balanced pipeline to the
-    iteration as it is. A part below zero is hatched and takes back what the others have too
-    much. Below, one bar for each cause, and thinner ones for links, stages and operators,
+    iteration as it is. A part below zero is hatched: by this much the others are too
+    long. Below, one bar for each cause, and thinner ones for links, stages and operators,
     shows what its removal alone would gain.
 
     Parameters

@@ -1,4 +1,4 @@
-"""The picture of a trade-off: iteration time against activations."""
+"""The figure of a trade-off: iteration time against activations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The picture of a validation: predicted against measured."""
+"""The figure of a validation: predicted against measured."""
 
 from __future__ import annotations
 

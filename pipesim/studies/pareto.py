@@ -1,7 +1,7 @@
 """The trade-off between iteration time and memory: what each further activation buys.
 
 For every number of activations that devices may hold, the search planner plans under the
-delays; a plan stays if no other is as fast with less memory.
+delays; a plan is kept if no other is as fast with less memory.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ def pareto(
         Its delays are planned for. Its activation limits do not bind here: what a plan holds
         beyond them is counted as host memory.
     moves : int, optional
-        Of the search for each plan.
+        Moves of the search for each plan.
     engine : {"simpy", "compiled"}, optional
-        Default: the compiled evaluator, which the search has loaded.
+        Default: the compiled evaluator, which the search has loaded already.
     progress : callable
-        Told what is being planned.
+        Called with what is being planned.
 
     Examples
     --------

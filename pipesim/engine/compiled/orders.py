@@ -172,7 +172,7 @@ class OrderEvaluator:
         Raises
         ------
         ScheduleError
-            An operator is missing, doubled or on the wrong device.
+            An operator is missing, comes twice or is on the wrong device.
         """
         codes = np.ascontiguousarray(codes, dtype=np.int32)
         first = np.ascontiguousarray(first, dtype=np.int32)

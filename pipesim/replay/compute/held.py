@@ -5,7 +5,7 @@ millisecond. ``sleep`` counts an operator's time from when it could have started
 lag does not add up over an iteration, and sleeps no longer than until then.
 
 Their messages carry a stamp of who sent them in which iteration, and every operator checks
-the one that it gets: a message that is lost, doubled or mistaken for another ends the run.
+the one that it gets: a message that is lost, duplicated or mistaken for another ends the run.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ class Gpu:
         return event
 
     def lend(self, tensor: Tensor, stream: torch.cuda.Stream) -> None:
-        """Keep a tensor's memory until what ``stream`` has been given by its end has ended."""
+        """Keep a tensor's memory until the work that ``stream`` has when it is freed is done."""
         tensor.record_stream(stream)
 
     def spinner(self) -> Callable[[float], None]:
@@ -132,9 +132,9 @@ class Gpu:
 
 
 class EventLog:
-    """What is to be recorded, as events; times on this process's clock can be had at the end.
+    """Records events, and at the end returns their times on this process's clock.
 
-    They are as exact as it is to see an event happen, some microseconds.
+    Times are accurate to some microseconds, as far as one can see an event happen.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ class EventLog:
         self._steps.append((message, path, start, end))
 
     def record(self) -> Record:
-        """Return it all, with times."""
+        """Return all that was recorded, with times."""
         record = Record()
         for op, start, end in self._operators:
             record.op(op, self.ns(start), self.ns(end))

@@ -1,7 +1,7 @@
 """Fail-over: from the first message whose direct path fails, a link goes through delegates.
 
 The sender decides, message by message, so none is lost. The receiver takes a message from
-whichever path brings it first, so none is doubled, even if a direct path that was given
+whichever path brings it first, so none is duplicated, even if a direct path that was given
 up delivers after all. Whoever notices that a link has failed, by an error, by a
 send that does not end or by a message that comes through a delegate while its receive
 waits, uses delegates for that link from then on.

@@ -4,9 +4,9 @@ The rules of :mod:`pipesim.engine.simpy.device`, kept by threads. An instruction
 one before it in the queue has started, its stream is free and what it needs is there;
 whichever thread brings the last of these starts it, without a detour through another.
 
-A kernel counts from when it could start: that a thread runs a moment later is not the
-device's. What sleeps also ends in time; what computes, when it has; what is sent, when it
-has arrived.
+A kernel's time counts from when it could start: a thread that runs a moment later is not the
+device's fault. A kernel that sleeps ends on time; one that computes, when it has computed; one
+that sends, when its messages have arrived.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Streams of a CPU device, and the marks that order their kernels.
 
-Futures and thread pools of the standard library would do the same; these do it in a tenth
-of the time, which on a busy machine is what a message's way consists of.
+Futures and thread pools of the standard library would do the same; these take a tenth of the
+time, and on a busy machine that is most of what a message takes.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def latest(marks: Iterable[Mark]) -> int:
 class Stream:
     """A thread that runs what is launched on it, in order, until it is closed.
 
-    What raises there ends the process: nobody could make up for it.
+    An error there ends the process: nobody could make up for it.
     """
 
     def __init__(self, name: str, guard: Guard) -> None:

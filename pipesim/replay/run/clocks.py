@@ -1,8 +1,8 @@
-"""Clocks: what one process's time is on another's clock.
+"""Clocks: how a time of one process reads on the clock of another.
 
 As in NTP: a process asks and notes when it asked and when the answer came; the answer holds
-the other's time. The quickest of many exchanges is the truest, and is off by at most half
-of what it took. Two such measurements, before and after a run, give the drift.
+the other's time. The quickest of many exchanges is the most accurate: it is off by at
+most half of its duration. Two such measurements, before and after a run, give the drift.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _LEAST_S = 1e-3
 
 
 class Meeting:
-    """A barrier that says who is missing. All go on when rank 0 has heard of all.
+    """A barrier that says who is missing. All go on once rank 0 has heard from all.
 
     Parameters
     ----------
