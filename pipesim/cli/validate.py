@@ -146,7 +146,7 @@ def _validate_production(measured: Path, json: bool, quiet: bool) -> None:
         return
     figures = found.as_dict()
     show(
-        f"steps                  {found.steps}, on all data-parallel ranks {len(found.rows)}",
+        f"steps                  {found.steps} ({len(found.rows)} over all data-parallel ranks)",
         f"median absolute error  {_percent(figures['median_abs_error'])}",
         f"90th percentile        {_percent(figures['p90_abs_error'])}",
         f"largest                {_percent(figures['max_abs_error'])}",
