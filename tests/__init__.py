@@ -1,4 +1,4 @@
-"""Tests, in the same folders as what they test."""
+"""Tests, in folders named like those of the code they test."""
 
 from pathlib import Path
 

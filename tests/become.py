@@ -1,7 +1,7 @@
 """``python become.py COMMAND…``: become a command that ends with the process that started it.
 
-Linux kills it then, whatever the process that started it still had to do. Only the standard
-library is imported, and little of it: it stands before every process that a test starts.
+Linux kills the command when the process that started it ends. Only the standard library is
+imported, and little of it, because every process that a test starts begins with this file.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Settings of the whole suite.
 
-How many examples a property test tries is a matter of the profile: ``default`` for a quick
+The profile sets how many examples a property test tries: ``default`` for a quick
 look, ``ci`` in .ci/run, ``thorough`` for a long search. ``HYPOTHESIS_PROFILE`` in the
 environment names one, as does pytest's ``--hypothesis-profile``.
 """
@@ -29,7 +29,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 @pytest.fixture
 def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in an empty folder, with nobody's settings of the command line."""
+    """Work in an empty folder, without any user's settings of the command line."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.delenv("PIPESIM_TRACEBACK", raising=False)

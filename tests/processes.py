@@ -1,4 +1,4 @@
-"""Commands in the background, of which nothing is left when a test is over, however it ends."""
+"""Commands in the background that leave nothing behind when a test ends, however it ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Self, TypeVar
 from tests import ROOT
 
 PATIENCE_S = 300.0
-"""How long a test waits for what takes a second on an idle machine: a net, and no claim."""
+"""How long a test waits for what takes a second on an idle machine: only to catch what hangs."""
 
 _BECOME = ROOT / "tests" / "become.py"
 _LOOK_S = 0.02

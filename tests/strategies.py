@@ -13,12 +13,12 @@ from planners import names, plan
 
 
 def tries(each: float) -> int:
-    """How often to try: so many times for each example of the profile, or a part of them."""
+    """How often to try: ``each`` times the number of examples that the profile sets."""
     return max(1, round(each * settings.default.max_examples))
 
 
 def examples(fraction: float) -> settings:
-    """Settings of a test whose examples are dear: it tries this part of the profile's number."""
+    """Settings of a test with costly examples: it tries this fraction of the profile's number."""
     return settings(max_examples=tries(fraction))
 
 
@@ -31,7 +31,7 @@ delays = st.one_of(st.just(0.0), st.sampled_from([5.0, 10.0, 20.0]), st.floats(0
 
 
 def matrices(stages: int, microbatches: int) -> st.SearchStrategy[object]:
-    """Durations as one number, one a stage, or one a stage and micro-batch."""
+    """Durations as one number, one per stage, or one per stage and micro-batch."""
     row = st.lists(times, min_size=stages, max_size=stages)
     cells = st.lists(times, min_size=microbatches, max_size=microbatches)
     return st.one_of(times, row, st.lists(cells, min_size=stages, max_size=stages))

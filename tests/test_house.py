@@ -1,4 +1,4 @@
-"""The layout: who imports whom, and what every file must have."""
+"""The layout: which room imports which, and what every file must have."""
 
 from __future__ import annotations
 

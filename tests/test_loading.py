@@ -1,4 +1,4 @@
-"""A command loads what it uses: large libraries cost a second each, and most need none."""
+"""A command loads only what it uses: a large library costs a second, and most need none."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ FOLDER = ROOT / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 
 LARGEST_BYTES = 150_000
-"""What a notebook may weigh: each version of it stays in the repository for ever."""
+"""Size limit of a notebook: each of its versions stays in the repository for ever."""
 
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -40,7 +40,7 @@ MACHINE_PATH = re.compile(
 
 
 def executed(path: Path, directory: Path) -> Any:
-    """Run a notebook in ``directory``, in a kernel of this interpreter and no one's settings."""
+    """Run a notebook in ``directory``, in a kernel of this interpreter, without user settings."""
     quiet = ["--log-level=ERROR"]
     write_kernel_spec(str(directory / "kernels" / "python3"), extra_arguments=quiet)
     clean = {

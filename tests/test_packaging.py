@@ -1,4 +1,4 @@
-"""What is said of the package outside of it is true, and said once."""
+"""What metadata and documents say about the package is true, and said once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scenarios hold what can be, and are made from one another."""
+"""Scenarios refuse impossible values, and are made from one another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules are complete and can make progress, or do not exist."""
+"""Schedules that are incomplete or cannot make progress cannot be made."""
 
 from __future__ import annotations
 

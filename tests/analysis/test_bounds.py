@@ -115,7 +115,7 @@ def test_a_cheap_fused_backward_lowers_the_bound() -> None:
 
 
 def test_two_stages_on_a_device() -> None:
-    # See tests/test_milp.py: 170 is the optimum.
+    # See tests/milp/test_milp.py: 170 is the optimum.
     place = Scenario.place("v", devices=2, chunks=2)
     limited = Scenario(stages=4, microbatches=2, placement=place, activation_limit=2)
     assert analysis.lower_bound_ms(limited) < horizon_bound_ms(limited) <= 170

@@ -1,4 +1,4 @@
-"""The command line, in this process and as one of its own."""
+"""The command line, run in this process or in a process of its own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def stdout(*args: str, width: int | None = None) -> str:
 
 
 def error(*args: str) -> str:
-    """The one line of an error, after it was checked to be one and to leave nothing behind."""
+    """Return the line of an error; check that it is one line and that no file is left behind."""
     before = sorted(Path().iterdir())
     result = invoke(*args)
     assert result.exit_code == 2, result.output

@@ -1,4 +1,4 @@
-"""Both engines, by name: what a program that is made by hand is run with."""
+"""Both engines, by name, to run programs that are made by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs small enough to work out by hand, and how near the engines must be to each other."""
+"""Programs small enough to work out by hand, and how closely the engines must agree."""
 
 from __future__ import annotations
 

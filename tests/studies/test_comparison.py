@@ -1,4 +1,4 @@
-"""The main job's figures, and how its parts add up."""
+"""The figures of a comparison, and how its parts add up."""
 
 from __future__ import annotations
 
