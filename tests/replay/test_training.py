@@ -312,5 +312,5 @@ def test_b_needs_an_f_and_runs_once() -> None:
     training.begin(0)
     x = training.run(Op("F", 0, 0), None)
     training.run(Op("B", 0, 0), x)
-    with pytest.raises(RuntimeError, match="runs once"):
+    with pytest.raises(RuntimeError, match="B needs an F, and runs only once"):
         training.run(Op("B", 0, 0), x)
