@@ -1,4 +1,4 @@
-"""``python become.py COMMAND…``: become a command that ends with the process that started it.
+"""``python become.py PARENT COMMAND…``: become a command that ends with its parent.
 
 Linux kills the command when the process that started it ends. Only the standard library is
 imported, and little of it, because every process that a test starts begins with this file.
@@ -16,4 +16,5 @@ _PR_SET_PDEATHSIG = 1
 if __name__ == "__main__":
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
-    os.execvp(sys.argv[1], sys.argv[1:])
+    if os.getppid() == int(sys.argv[1]):  # it may have ended before it could be asked for that
+        os.execvp(sys.argv[2], sys.argv[2:])

@@ -64,7 +64,7 @@ class Background:
         }
         with self.said_file.open("wb") as said, self.output_file.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(_BECOME), *command],
+                [sys.executable, "-I", "-S", str(_BECOME), str(os.getpid()), *command],
                 env={name: value for name, value in environment.items() if value is not None},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
