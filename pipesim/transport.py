@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import ClassVar, Literal, TypeAlias, TypeVar
+from typing import ClassVar, Literal, TypeAlias, TypeVar, get_args
 
 from pipesim.errors import ScenarioError
 from pipesim.scenario import Array
@@ -202,9 +202,7 @@ class Isolated(_Wired):
 
 Transport: TypeAlias = Ideal | Nccl | Exchange | Delegated | Isolated
 
-TRANSPORTS: dict[str, type[Transport]] = {
-    kind.name: kind for kind in (Ideal, Nccl, Exchange, Delegated, Isolated)
-}
+TRANSPORTS: dict[str, type[Transport]] = {kind.name: kind for kind in get_args(Transport)}
 
 
 def transport(name: str | Transport) -> Transport:
