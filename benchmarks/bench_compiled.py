@@ -85,7 +85,7 @@ def test_the_first_call_of_a_process_compiles_nothing(benchmark: BenchmarkFixtur
         "program = compile_program(lower(plan(scenario, '1f1b'), scenario, Ideal()))\n"
         "program.evaluate(scenario); program.makespans_ms(scenario, forward_ms=[1.0, 2.0])\n"
         "from pipesim.engine.compiled import loops, order_loops, ordering\n"
-        "for loop in (loops.times, loops.spans, order_loops.peaks, loops.makespans,\n"
+        "for loop in (loops.times, order_loops.peaks, loops.makespans,\n"
         "             ordering.topological, ordering.pared, ordering.binary):\n"
         "    assert not loop.stats.cache_misses, loop\n"
     )

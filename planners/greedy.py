@@ -132,9 +132,11 @@ class _ListScheduler:
 
     def _dispatch(self, device: int, now: float, events: list[tuple[float, int, int]]) -> None:
         for kind, started, end in self.priorities:
-            stages = [s for s in self.own[device] if self._may_start(kind, s)]
-            if stages:
-                s = min(stages, key=started.__getitem__)
+            s = -1
+            for other in self.own[device]:
+                if self._may_start(kind, other) and (s < 0 or started[other] < started[s]):
+                    s = other
+            if s >= 0:
                 m = started[s]
                 started[s] += 1
                 self.orders[device].append(Op(kind, s, m))

@@ -144,13 +144,11 @@ class _Board:
 
     def time_ms(self, codes: Codes) -> float:
         """The makespan of orders where nothing blocks."""
-        from pipesim.engine.compiled.order_loops import makespan
-
-        return float(makespan(codes, self._first, self._evaluator.constants))
+        return self._evaluator.makespan_ms(codes, self._first)
 
     def annealed(self, codes: Codes, moves: int, seed: int) -> Codes:
         """Orders that moves lead to; never worse ones."""
-        from pipesim.engine.compiled.order_loops import anneal
+        from pipesim.engine.compiled.order_loops import anneal, scratch
 
         scenario, result = self.scenario, codes.copy()
         mean = float(np.stack([scenario.durations_ms(kind) for kind in _SPLIT]).mean())
@@ -159,6 +157,7 @@ class _Board:
                 result,
                 self._first,
                 self._evaluator.constants,
+                scratch(self._evaluator.constants),
                 scenario.activation_limit.copy(),
                 moves,
                 _WARM * mean,

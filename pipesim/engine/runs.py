@@ -18,7 +18,7 @@ from pipesim.transport import Transport, transport
 
 if TYPE_CHECKING:
     from pipesim.engine.compiled.evaluator import CompiledProgram
-    from pipesim.engine.compiled.orders import OrderEvaluator, OrderTimes
+    from pipesim.engine.compiled.orders import OrderEvaluator
 
 __all__ = ["Runs"]
 
@@ -78,7 +78,7 @@ class Runs:
         if self._chosen(1) == "simpy":
             return run(self._program(scenario), scenario).iteration_ms
         if self._by_order:
-            return self._times(scenario)[0].makespan_ms
+            return self._evaluator(scenario).times(self.schedule)[0]
         return self._compilation(scenario).evaluate(scenario).makespan_ms
 
     def makespans_ms(self, scenarios: Sequence[Scenario]) -> Array:
@@ -102,8 +102,7 @@ class Runs:
         if self._chosen(1) == "simpy":
             return run(self._program(scenario), scenario)
         if self._by_order:
-            times, evaluator = self._times(scenario)
-            return evaluator.timeline(self.schedule, times)
+            return self._evaluator(scenario).timeline(self.schedule)
         return self._compilation(scenario).timeline(scenario)
 
     def _chosen(self, scenarios: int) -> Engine:
@@ -126,11 +125,10 @@ class Runs:
         """Whether the order of operators says it all, without a program."""
         return not self.transport.queues
 
-    def _times(self, scenario: Scenario) -> tuple[OrderTimes, OrderEvaluator]:
+    def _evaluator(self, scenario: Scenario) -> OrderEvaluator:
         from pipesim.engine.compiled.orders import OrderEvaluator
 
-        evaluator = OrderEvaluator(scenario, self.transport)
-        return evaluator.evaluate(*evaluator.encode(self.schedule)), evaluator
+        return OrderEvaluator(scenario, self.transport)
 
     def _compilation(self, scenario: Scenario) -> CompiledProgram:
         from pipesim.engine.compiled.evaluator import compile_program

@@ -11,7 +11,8 @@ import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -43,14 +44,20 @@ class Evaluation:
         From the first start to the last end on any device.
     starts_ms, ends_ms : tuple of arrays, shape [D][…]
         Of each device's operators, in the order in which they run.
-    peak_activations : array, shape [D]
-        Most activations held for each device at once, host-held ones included.
     """
 
     makespan_ms: float
     starts_ms: tuple[Array, ...]
     ends_ms: tuple[Array, ...]
-    peak_activations: Array
+    _gives: Array = field(repr=False)
+
+    @cached_property
+    def peak_activations(self) -> Array:
+        """Most activations held for each device at once, host-held ones included, shape [D]."""
+        first = np.cumsum([0, *map(len, self.starts_ms)], dtype=np.int32)
+        return peaks(
+            np.concatenate(self.starts_ms), np.concatenate(self.ends_ms), self._gives, first
+        )
 
 
 class CompiledProgram:
@@ -65,7 +72,7 @@ class CompiledProgram:
         schedule = program.schedule
         self._kinds = schedule.codes // (schedule.stages * schedule.microbatches)
         # Which messages are eager depends on their size: usually all or none ever.
-        self._recurrences: dict[frozenset[int], Recurrence] = {}
+        self._recurrences: dict[tuple[frozenset[int], bool], Recurrence] = {}
 
     @property
     def operators(self) -> int:
@@ -85,14 +92,14 @@ class CompiledProgram:
         self.program.schedule.check_fits(scenario)
         events = self.events(scenario)
         happened = loops.times(events.left, events.right, events.own, self._vector(scenario))
-        starts, ends = loops.spans(happened, events.left, events.right, events.ends)
-        gives = given_back(scenario)[self._kinds]
-        first = events.first
+        at, first = events.ends, events.first
+        starts = np.maximum(happened[events.left[at]], happened[events.right[at]])
+        ends = happened[at]
         return Evaluation(
             makespan_ms=float(ends[first[1:] - 1].max() - starts[first[:-1]].min()),
             starts_ms=tuple(np.split(starts, first[1:-1])),
             ends_ms=tuple(np.split(ends, first[1:-1])),
-            peak_activations=peaks(starts, ends, gives, first),
+            _gives=given_back(scenario)[self._kinds],
         )
 
     def timeline(self, scenario: Scenario) -> Timeline:
@@ -169,7 +176,9 @@ class CompiledProgram:
         if not varied:
             raise ScenarioError(f"a batch varies one of {', '.join(fields)}")
         return _batch(
-            self.events(scenario), *self._weights(scenario, varied), threads or _processors()
+            self.events(scenario, many=True),
+            *self._weights(scenario, varied),
+            threads or _processors(),
         )
 
     def makespans_of(self, scenarios: Sequence[Scenario], *, threads: int | None = None) -> Array:
@@ -192,7 +201,7 @@ class CompiledProgram:
             varies = (weights != weights[0]).any(axis=0)
             varies[1] = True  # a batch needs one
             columns = np.where(varies, np.cumsum(varies) - 1, -1).astype(np.int32)
-            events = self.events(scenarios[indices[0]])
+            events = self.events(scenarios[indices[0]], many=True)
             varying = np.ascontiguousarray(weights[:, varies])
             result[indices] = _batch(events, weights[0], varying, columns, threads or _processors())
         return result
@@ -200,12 +209,15 @@ class CompiledProgram:
     def _vector(self, scenario: Scenario) -> Array:
         return np.concatenate([b.ravel() for b in blocks(scenario, self.program.transport)])
 
-    def events(self, scenario: Scenario) -> Recurrence:
-        """The program's events under ``scenario``, compiled when they are first asked for."""
-        eager = self._eager_links(scenario)
-        if eager not in self._recurrences:
-            self._recurrences[eager] = recurrence(Events(self.program, eager))
-        return self._recurrences[eager]
+    def events(self, scenario: Scenario, *, many: bool = False) -> Recurrence:
+        """The program's events under ``scenario``, made when they are first asked for.
+
+        ``many``: for a batch, without those that change nothing.
+        """
+        key = self._eager_links(scenario), many
+        if key not in self._recurrences:
+            self._recurrences[key] = recurrence(Events(self.program, key[0]), pare=many)
+        return self._recurrences[key]
 
     def _eager_links(self, scenario: Scenario) -> frozenset[int]:
         transport = self.program.transport

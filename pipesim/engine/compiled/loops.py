@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pipesim.scenario import Array
 
-__all__ = ["TILE", "jit", "makespans", "spans", "times"]
+__all__ = ["TILE", "jit", "makespans", "times"]
 
 TILE = 16
 """Scenarios of a batch that are evaluated side by side, in vector registers."""
@@ -42,18 +42,6 @@ def times(left: Indices, right: Indices, own: Indices, weights: Array) -> Array:
         a, b = result[left[i]], result[right[i]]
         result[i] = (a if a > b else b) + weights[own[i]]
     return result
-
-
-@jit
-def spans(happened: Array, left: Indices, right: Indices, ends: Indices) -> tuple[Array, Array]:
-    """Start and end of each operator."""
-    start_ms, end_ms = np.empty(len(ends)), np.empty(len(ends))
-    for k in range(len(ends)):
-        i = ends[k]
-        a, b = happened[left[i]], happened[right[i]]
-        start_ms[k] = a if a > b else b
-        end_ms[k] = happened[i]
-    return start_ms, end_ms
 
 
 @jit

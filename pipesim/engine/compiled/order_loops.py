@@ -23,9 +23,10 @@ __all__ = [
     "Constants",
     "anneal",
     "given_back",
-    "makespan",
     "peaks",
+    "scratch",
     "time_orders",
+    "walk",
 ]
 
 Indices = NDArray[np.int32]
@@ -104,12 +105,12 @@ _F, _B = 1, 2
 _SPLIT, _FUSED = 7, 9  # F + B + W, F + BW
 
 
-@jit
-def _scratch(constants: Constants) -> tuple[Array, Counts, Counts, Array, Array, Counts]:
-    """The memory that :func:`_walk` works in."""
-    cells, devices = len(constants.stage_of), 0
-    for device in constants.placement:
-        devices = max(devices, device + 1)
+Scratch = tuple[Array, Counts, Counts, Array, Array, Counts]
+
+
+def scratch(constants: Constants) -> Scratch:
+    """Return the memory that :func:`walk` works in."""
+    cells, devices = len(constants.stage_of), int(constants.placement.max()) + 1
     return (
         np.empty((2, cells)),
         np.empty(cells, np.int64),
@@ -121,19 +122,22 @@ def _scratch(constants: Constants) -> tuple[Array, Counts, Counts, Array, Array,
 
 
 @jit
-def _walk(
+def walk(
     codes: Indices,
     first: Indices,
     constants: Constants,
     starts_ms: Array,
     ends_ms: Array,
-    scratch: tuple[Array, Counts, Counts, Array, Array, Counts],
+    memory: Scratch,
 ) -> tuple[float, float]:
-    """Fill starts and ends; return the makespan and the devices' mean end, ∞ on a deadlock."""
+    """Fill starts and ends; return the makespan and the devices' mean end, ∞ on a deadlock.
+
+    The orders are complete; ``memory`` is what :func:`scratch` gives.
+    """
     durations_ms, stage_of, placement, flight_ms, copy_ms, delegates, _ = constants
     # When the input of each F (row 0) and of each backward (row 1) is there; below zero: not
     # yet. The first stage's F, and the last stage's backward but for its F, need none.
-    there, done, heads, frees, lane_free, lanes = scratch
+    there, done, heads, frees, lane_free, lanes = memory
     stages, devices, cells = len(placement), len(first) - 1, len(stage_of)
     n = cells // stages
     there[:] = -1.0
@@ -225,6 +229,7 @@ def time_orders(
     codes: Indices,
     first: Indices,
     constants: Constants,
+    memory: Scratch,
     starts_ms: Array,
     peak_activations: Array,
 ) -> tuple[float, int]:
@@ -241,7 +246,7 @@ def time_orders(
     if wrong != COMPLETE:
         return np.inf, wrong
     ends_ms = np.empty(len(codes))
-    makespan_ms, _ = _walk(codes, first, constants, starts_ms, ends_ms, _scratch(constants))
+    makespan_ms, _ = walk(codes, first, constants, starts_ms, ends_ms, memory)
     if makespan_ms == np.inf:
         starts_ms[:] = np.inf
         peak_activations[:] = np.inf
@@ -280,13 +285,6 @@ def _check(codes: Indices, first: Indices, stage_of: Indices, placement: Indices
 
 TIE_BREAK = 1e-3
 """How much of the devices' mean end counts beside the makespan: it tells plateaus apart."""
-
-
-@jit
-def makespan(codes: Indices, first: Indices, constants: Constants) -> float:
-    """Return the makespan of complete orders; infinite on a deadlock."""
-    starts_ms, ends_ms = np.empty(len(codes)), np.empty(len(codes))
-    return _walk(codes, first, constants, starts_ms, ends_ms, _scratch(constants))[0]
 
 
 @jit
@@ -368,6 +366,7 @@ def anneal(
     codes: Indices,
     first: Indices,
     constants: Constants,
+    memory: Scratch,
     limits: Array,
     steps: int,
     warm: float,
@@ -385,12 +384,11 @@ def anneal(
     devices, cells, stages = len(first) - 1, len(constants.stage_of), len(constants.placement)
     n = cells // stages
     starts_ms, ends_ms = np.empty(len(codes)), np.empty(len(codes))
-    scratch = _scratch(constants)
     at = np.zeros(2 * cells, np.int64)
     pairs = np.zeros((len(codes), 2), np.int64)
     row = np.empty(len(codes), codes.dtype)
     best = codes.copy()
-    makespan_ms, mean_ms = _walk(codes, first, constants, starts_ms, ends_ms, scratch)
+    makespan_ms, mean_ms = walk(codes, first, constants, starts_ms, ends_ms, memory)
     cost = makespan_ms + TIE_BREAK * mean_ms
     best_makespan, best_cost = makespan_ms, cost
     found = 0
@@ -424,7 +422,7 @@ def anneal(
         _moved(own, source, target, n)
         kept = False
         if _fits(own, length, n, stages, limits[d], constants.gives_back):
-            new_makespan, new_mean = _walk(codes, first, constants, starts_ms, ends_ms, scratch)
+            new_makespan, new_mean = walk(codes, first, constants, starts_ms, ends_ms, memory)
             new_cost = new_makespan + TIE_BREAK * new_mean
             heat = warm * (cold / warm) ** (step / steps)
             kept = new_cost <= cost or rng.random() < np.exp((cost - new_cost) / heat)

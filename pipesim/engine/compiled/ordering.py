@@ -136,7 +136,10 @@ def pared(
             deep = deep or replaced[other]
             many = ends[other] - begins[other] if replaced[other] else 1
             if at + size + many > len(waits):
-                waits = np.concatenate((waits, np.empty(len(waits) + many, np.int32)))
+                longer = np.empty(2 * len(waits) + many, np.int32)
+                for i in range(at + size):
+                    longer[i] = waits[i]
+                waits = longer
             for i in range(many):
                 waits[at + size + i] = waits[begins[other] + i] if replaced[other] else other
             size += many

@@ -23,7 +23,9 @@ from pipesim.engine.compiled.order_loops import (
     MISSING,
     Constants,
     given_back,
+    scratch,
     time_orders,
+    walk,
 )
 from pipesim.engine.compiled.weights import blocks
 from pipesim.errors import ScenarioError, ScheduleError
@@ -146,10 +148,25 @@ class OrderEvaluator:
         orders = [ops[a:b] for a, b in pairwise(cuts)]
         return Schedule(orders, self.scenario.placement, self.scenario.microbatches)
 
-    def timeline(self, schedule: Schedule, times: OrderTimes) -> Timeline:
-        """Return the operators' spans of a schedule and its times; messages leave none."""
+    def times(self, schedule: Schedule) -> tuple[float, Array]:
+        """Return the makespan of a schedule, and when each of its operators starts."""
+        codes, first = self.encode(schedule)
+        starts = np.empty(len(codes))
+        return self._walk(codes, first, starts), starts
+
+    def makespan_ms(self, codes: Indices, first: Indices) -> float:
+        """Return the makespan of orders that are complete; infinite on a deadlock."""
+        return self._walk(codes, first, np.empty(len(codes)))
+
+    def _walk(self, codes: Indices, first: Indices, starts: Array) -> float:
+        ends, memory = np.empty_like(starts), scratch(self.constants)
+        makespan, _ = walk(codes, first, self.constants, starts, ends, memory)
+        return float(makespan)
+
+    def timeline(self, schedule: Schedule) -> Timeline:
+        """Return the spans of a schedule's operators; messages leave none."""
+        _, starts = self.times(schedule)
         durations = self.constants.durations_ms[schedule.codes]
-        starts = times.starts_ms
         spans = list(map(OpSpan, schedule.ops, starts.tolist(), (starts + durations).tolist()))
         devices = (tuple(spans[a:b]) for a, b in pairwise(schedule.first))
         return Timeline(self.scenario, tuple(devices))
@@ -183,7 +200,9 @@ class OrderEvaluator:
             )
         starts = np.empty(len(codes))
         held = np.empty(self.scenario.devices)
-        makespan, wrong = time_orders(codes, first, self.constants, starts, held)
+        makespan, wrong = time_orders(
+            codes, first, self.constants, scratch(self.constants), starts, held
+        )
         if wrong != COMPLETE:
             raise ScheduleError(self._complaint(codes, first, wrong))
         return OrderTimes(makespan, held, starts)

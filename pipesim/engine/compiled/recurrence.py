@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipesim.engine.compiled.events import ORIGIN, Events
-from pipesim.engine.compiled.ordering import binary, pared, topological
+from pipesim.engine.compiled.ordering import binary, grouped, pared, topological
 from pipesim.engine.compiled.weights import NOTHING
 from pipesim.errors import DeadlockError
 
@@ -48,8 +48,16 @@ class Recurrence:
     begins: NDArray[np.int32]
 
 
-def recurrence(events: Events) -> Recurrence:
-    """Put ``events`` in order and leave out those that change nothing.
+def recurrence(events: Events, *, pare: bool) -> Recurrence:
+    """Put ``events`` in order.
+
+    Parameters
+    ----------
+    events : Events
+        Of one program.
+    pare : bool
+        Whether to leave out those that change nothing: half of them. That pays for a batch of
+        scenarios, and takes as long as some fifty evaluations.
 
     Raises
     ------
@@ -68,7 +76,12 @@ def recurrence(events: Events) -> Recurrence:
     idle = own == NOTHING
     idle[ORIGIN] = False
     idle[begins] = False  # asked for, though they take no time
-    left, right, event, place = binary(order, *pared(order, waiting, awaited, idle))
+    if pare:
+        needed = pared(order, waiting, awaited, idle)
+    else:
+        first, waits = grouped(waiting, awaited, len(own))
+        needed = first[:-1], first[1:], waits, np.zeros_like(idle)
+    left, right, event, place = binary(order, *needed)
     return Recurrence(
         left=left,
         right=right,
