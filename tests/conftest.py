@@ -8,6 +8,7 @@ environment names one, as does pytest's ``--hypothesis-profile``.
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,12 @@ settings.register_profile(
     "thorough", settings.get_profile("default"), max_examples=5000, derandomize=False
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+# A shell in the background, as some CI systems run, hands on an ignored Ctrl-C, and whoever
+# inherits that keeps to it: so do the commands under test.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
