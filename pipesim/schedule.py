@@ -87,6 +87,12 @@ class Assumptions:
     transport: str | None = None
 
     def __post_init__(self) -> None:
+        try:
+            self._freeze()
+        except (TypeError, ValueError):
+            raise ScheduleError(f"a plan cannot have assumed {self!r}") from None
+
+    def _freeze(self) -> None:
         if self.delay_ms is not None and not isinstance(self.delay_ms, int | float):
             rows = tuple(tuple(float(delay) for delay in row) for row in self.delay_ms)
             object.__setattr__(self, "delay_ms", rows)

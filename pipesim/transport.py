@@ -213,7 +213,7 @@ def transport(name: str | Transport) -> Transport:
     ScenarioError
         There is no such transport.
     """
-    if not isinstance(name, str):
+    if isinstance(name, Transport):
         return name
     if name not in TRANSPORTS:
         raise ScenarioError(f"unknown transport {name!r}: one of {', '.join(TRANSPORTS)}")

@@ -15,6 +15,9 @@ from pipesim.schedule import Op
 
 __all__ = ["list_schedule"]
 
+_ROUNDING = 1e-9
+"""What is given back in parts may add up to a little less than was taken."""
+
 
 def list_schedule(
     scenario: Scenario,
@@ -104,6 +107,8 @@ class _ListScheduler:
             for device in touched:
                 if self.idle[device]:
                     self._dispatch(device, now, events)
+        if sum(map(len, self.orders)) < 3 * self.scenario.stages * self.n:
+            raise ScheduleError("the activation limits leave no forward that could run next")
         return self.orders
 
     _ACTIVATION, _GRADIENT, _F_END, _B_END, _W_END = range(5)
@@ -155,4 +160,4 @@ class _ListScheduler:
             return False
         if not self.backwards[s] and self.forwards[s] >= self.warmup[s]:
             return False
-        return self.held[self.placement[s]] + 1 <= self.room[s]
+        return self.held[self.placement[s]] + 1 <= self.room[s] + _ROUNDING

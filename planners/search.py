@@ -140,6 +140,7 @@ class _Board:
     def encoded(self, orders: Sequence[Sequence[Op]]) -> Codes:
         """Orders of all devices as codes, device after device."""
         codes = [self._evaluator.code(op) for order in orders for op in order]
+        assert len(codes) == self._first[-1], "machine code takes complete orders alone"
         return np.array(codes, dtype=np.int32)
 
     def time_ms(self, codes: Codes) -> float:

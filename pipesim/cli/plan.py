@@ -38,13 +38,13 @@ EXAMPLES = ("pipesim plan --delay 20ms --link 0 -o plan.json",)
 def plan(
     scenario: ScenarioOptions,
     planner: Annotated[
-        str,
+        str | None,
         Option(
             metavar="NAME",
-            help="Plan with this planner (see `pipesim planners`).",
+            help="Plan with this planner, see `pipesim planners` (default pipemorph).",
             autocompletion=complete_planner,
         ),
-    ] = "pipemorph",
+    ] = None,
     chunks: Chunks = 1,
     output: Annotated[
         Path | None, Option("--output", "-o", metavar="FILE", help="Write the plan as JSON.")
@@ -71,6 +71,8 @@ def plan(
     if pareto:
         if output:
             raise ScenarioError("--pareto makes several plans: --output is for one")
+        if planner:
+            raise ScenarioError("--pareto plans by search: leave out --planner")
         from pipesim.cli.pareto import show_pareto
 
         show_pareto(what, chosen, csv_file, plot, json, quiet)
@@ -78,9 +80,10 @@ def plan(
         return
     if csv_file or plot:
         raise ScenarioError(f"--{'csv' if csv_file else 'plot'} is for --pareto")
+    name = planner or "pipemorph"
     with progress(quiet) as report:
-        report(f"planning with {planner}")
-        schedule = plan_with(what, planner)
+        report(f"planning with {name}")
+        schedule = plan_with(what, name)
         timeline = Runs(schedule, engine=chosen).timeline(what)
         _check_limits(timeline, schedule)
     if output:

@@ -130,4 +130,4 @@ def evaluate(
     runs = Runs(schedule, over, engine=engine)
     if isinstance(scenario, Scenario):
         return runs.makespan_ms(scenario)
-    return runs.makespans_ms(scenario)
+    return runs.makespans_ms(list(scenario))

@@ -35,9 +35,9 @@ def test_examples_stand_in_the_help() -> None:
 
 
 def test_a_new_file_is_a_new_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "greet.py").write_text(
-        "EXAMPLES = ('pipesim greet',)\n"
-        "def greet() -> None:\n"
+    (tmp_path / "say_hello_once.py").write_text(
+        "EXAMPLES = ('pipesim say_hello_once',)\n"
+        "def say_hello_once() -> None:\n"
         "    '''Say hello.'''\n"
         "    print('hello')\n"
     )
@@ -45,9 +45,9 @@ def test_a_new_file_is_a_new_command(tmp_path: Path, monkeypatch: pytest.MonkeyP
     from pipesim.cli.app import _commands
 
     try:
-        (command,) = [c for c, _ in _commands(pipesim.cli) if c.__name__ == "greet"]
+        (command,) = [c for c, _ in _commands(pipesim.cli) if c.__name__ == "say_hello_once"]
     finally:
-        sys.modules.pop("pipesim.cli.greet", None)
+        sys.modules.pop("pipesim.cli.say_hello_once", None)
     small = typer.Typer()
     small.command()(command)
     assert CliRunner().invoke(small, []).stdout == "hello\n"

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesim import Scenario, evaluate, plan, simulate
-from pipesim.engine import ENGINES, Engine, Runs, choice
+from pipesim.engine import ENGINES, Engine, Runs, choice, run
 from pipesim.errors import ScenarioError
+from pipesim.lowering import lower
 from pipesim.schedule import Schedule
 from pipesim.transport import Delegated, Nccl, Transport
 from tests.strategies import cases, scenarios, transports
@@ -71,11 +72,11 @@ def test_a_program_that_is_kept_does_not_follow_the_operator_times(
     """Attribution runs the program of the scenario as it is under all others."""
     scenario, schedule = case
     changed = scenario.replaced(forward_ms=float(other.forward_ms.max()), weight_ms=1.0)
-    makespans = [
-        Runs(schedule, transport, lowered_for=scenario, engine=engine).makespan_ms(changed)
-        for engine in ENGINES
-    ]
-    assert makespans[0] == close(makespans[1])
+    kept = run(lower(schedule, scenario, transport), changed).iteration_ms
+    for engine in ENGINES:
+        runs = Runs(schedule, transport, lowered_for=scenario, engine=engine)
+        assert runs.makespan_ms(changed) == close(kept)
+        assert runs.timeline(changed).iteration_ms == close(kept)
 
 
 def test_scenarios_that_lower_to_other_programs_are_told_apart() -> None:
@@ -95,6 +96,39 @@ def test_no_scenario_has_no_makespan() -> None:
     schedule = plan(Scenario(), "1f1b")
     for engine in ENGINES:
         assert evaluate([], schedule, "nccl", engine=engine).shape == (0,)
+
+
+def test_any_iterable_of_scenarios() -> None:
+    scenario = Scenario()
+    assert evaluate((scenario for _ in range(2)), plan(scenario, "1f1b")).tolist() == [450, 450]  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("what", [Nccl, None, 3])
+def test_what_is_no_transport(what: object) -> None:
+    scenario = Scenario()
+    with pytest.raises(ScenarioError, match="unknown transport"):
+        evaluate(scenario, plan(scenario, "1f1b"), what)  # type: ignore[call-overload]
+
+
+def test_delegates_of_one_way_do_not_wait_for_those_of_the_other() -> None:
+    """Two devices with several stages each: all messages go between the same two hosts."""
+    rng = np.random.default_rng(48)
+    times = rng.integers(1, 40, (6, 12)).astype(float)
+    scenario = Scenario(
+        stages=6,
+        microbatches=12,
+        placement=(0, 1, 0, 1, 0, 1),
+        forward_ms=times,
+        backward_ms=times[::-1],
+        weight_ms=times[:, ::-1],
+    ).with_delay(60, [0, 1, 2, 3, 4])
+    schedule = plan(scenario, "zerobubble")
+    for delegates in (1, 2, 3):
+        transport = Delegated(delegates=delegates)
+        simulated = simulate(scenario, schedule, transport).iteration_ms
+        assert evaluate(scenario, schedule, transport, engine="compiled") == close(simulated)
+        many = evaluate([scenario, scenario], schedule, transport, engine="compiled")
+        assert many == close([simulated, simulated])
 
 
 def test_an_unknown_engine() -> None:

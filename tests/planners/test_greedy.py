@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipesim import Scenario
+from pipesim import Scenario, plan, simulate
 from pipesim.schedule import Op
 from planners.greedy import list_schedule
 from planners.pipemorph import replanned_warmup
@@ -66,3 +66,20 @@ def test_of_the_weights_that_are_due_the_earliest_and_then_the_deepest_runs(
                 assert at == min(due)
                 due.remove(at)
         assert not due
+
+
+@pytest.mark.parametrize("released_by_b", [0.4, 1 / 3, 0.3, 0.7])
+@pytest.mark.parametrize("room", [0, 1])
+def test_what_is_given_back_in_parts_makes_room_again(released_by_b: float, room: int) -> None:
+    """0.4 + (1 − 0.4) is a little less than 1 after a few micro-batches, and must count as 1."""
+    placement = Scenario.place("v", devices=4, chunks=2)
+    scenario = Scenario(
+        stages=8,
+        microbatches=6,
+        placement=placement,
+        activation_limit=2.0 + room,
+        released_by_b=released_by_b,
+    )
+    for name in ("zerobubble", "quick-search", "search"):
+        schedule = plan(scenario, name)  # complete, or it would not be a schedule
+        assert (simulate(scenario, schedule).peak_activations <= 2 + room + 1e-9).all()

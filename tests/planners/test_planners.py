@@ -25,7 +25,7 @@ def text(schedule: Schedule, device: int) -> str:
 
 def test_the_registry_names_and_describes_all_planners() -> None:
     built_in = {"gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zerobubble"}
-    assert built_in | {"pipemorph-initial", "pipemorph", "search", "quick-search"} == set(names())
+    assert built_in | {"pipemorph-initial", "pipemorph", "search", "quick-search"} <= set(names())
     assert all(summary(name) for name in names())
 
 
@@ -163,13 +163,13 @@ def test_other_packages_add_planners_by_entry_point(monkeypatch: pytest.MonkeyPa
     def found(*, group: str) -> EntryPoints:
         return EntryPoints(
             [
-                EntryPoint("mine", f"{__name__}:reversed_gpipe", group),
+                EntryPoint("theirs", f"{__name__}:reversed_gpipe", group),
                 EntryPoint("broken", "no_such_package:plan", group),
             ]
         )
 
     monkeypatch.setattr(registry, "entry_points", found)
-    assert names()[-2:] == ["broken", "mine"]
-    assert plan(EXAMPLE, "mine").orders == plan(EXAMPLE, "gpipe").orders
+    assert names()[-2:] == ["broken", "theirs"]
+    assert plan(EXAMPLE, "theirs").orders == plan(EXAMPLE, "gpipe").orders
     with pytest.raises(ScheduleError, match=r"'broken' \(no_such_package:plan\) cannot be loaded"):
         plan(EXAMPLE, "broken")

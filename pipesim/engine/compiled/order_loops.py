@@ -71,7 +71,7 @@ class Constants(NamedTuple):
 
 @jit
 def peaks(start_ms: Array, end_ms: Array, gives: Array, first: Indices) -> Array:
-    """Most activations each device holds, as :meth:`Timeline.in_flight` counts them.
+    """Most activations each device holds, as a timeline's ``in_flight`` counts them.
 
     ``gives[k]`` is what operator k gives back at its end; ``TAKES``, it takes one at its
     start.

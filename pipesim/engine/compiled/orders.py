@@ -7,7 +7,7 @@ This is for planners that try thousands of orders. An operator is one integer,
 and the orders of all devices are one array of codes, device after device. Only transports
 that take messages off a device's hands can be timed like this: ideal, isolated and
 delegated, with delegates and copies. Where kernels queue up, lowering decides what is sent
-when: use :mod:`.compiled`.
+when: use :mod:`.evaluator`.
 """
 
 from __future__ import annotations

@@ -36,11 +36,10 @@ from typing import Literal
 
 from pipesim.errors import ScheduleError
 from pipesim.files import StrPath, write_text
-from pipesim.formats.torch_csv import load_torch_csv
 from pipesim.formats.torch_csv.actions import Action, computed, messages
 from pipesim.schedule import Op, Schedule
 
-__all__ = ["TorchKind", "load_torch_csv", "save_torch_csv", "torch_csv"]
+__all__ = ["TorchKind", "save_torch_csv", "torch_csv"]
 
 TorchKind = Literal["compute_only", "compute_comms"]
 
