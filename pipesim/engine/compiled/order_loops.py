@@ -96,7 +96,7 @@ def peaks(start_ms: Array, end_ms: Array, gives: Array, first: Indices) -> Array
     return result
 
 
-# -- time ------
+# -- times -----------------------------------------------------------------------------
 
 COMPLETE, MISSING, UNDIVIDED = -1, -2, -3
 """What :func:`time_orders` says of orders, unless it is the place of a wrong code."""
