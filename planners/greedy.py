@@ -8,15 +8,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heappop, heappush
+from typing import NamedTuple
 
+from pipesim.analysis.units import in_whole_units
 from pipesim.errors import ScheduleError
 from pipesim.scenario import DOWN, KINDS, UP, Kind, Scenario
 from pipesim.schedule import Op
 
-__all__ = ["list_schedule"]
+__all__ = ["ListSchedule", "list_schedule"]
 
 _ROUNDING = 1e-9
 """What is given back in parts may add up to a little less than was taken."""
+
+
+class ListSchedule(NamedTuple):
+    """What greedy dispatching did.
+
+    Attributes
+    ----------
+    orders : list of lists of Op, shape [D][…]
+        The operators of each device.
+    makespan_ms : float
+        How long that took under the delays that it was given, where nothing else blocks.
+    """
+
+    orders: list[list[Op]]
+    makespan_ms: float
 
 
 def list_schedule(
@@ -24,8 +41,11 @@ def list_schedule(
     *,
     limits: Sequence[float],
     warmup: Sequence[int] | None = None,
-) -> list[list[Op]]:
-    """Return the order of operators on each device that greedy dispatching gives.
+) -> ListSchedule:
+    """Dispatch greedily and return the order of operators on each device.
+
+    It is the same in every unit of time: what ends at the same moment is decided in whole
+    numbers (:mod:`pipesim.analysis.units`).
 
     Parameters
     ----------
@@ -43,7 +63,9 @@ def list_schedule(
     ScheduleError
         A limit is below what one micro-batch needs.
     """
-    return _ListScheduler(scenario, limits, warmup).run()
+    whole, unit_ms = in_whole_units(scenario)
+    orders, makespan = _ListScheduler(whole, limits, warmup).run()
+    return ListSchedule(orders, makespan * unit_ms)
 
 
 class _ListScheduler:
@@ -93,7 +115,8 @@ class _ListScheduler:
         # B takes the earliest micro-batch of the deepest stage first, F and W likewise.
         self.own = [tuple(reversed(own)) for own in scenario.stages_of]
 
-    def run(self) -> list[list[Op]]:
+    def run(self) -> tuple[list[list[Op]], float]:
+        now = 0.0
         events: list[tuple[float, int, int]] = []  # time, what, stage
         for device in range(self.scenario.devices):
             self._dispatch(device, 0.0, events)
@@ -109,7 +132,7 @@ class _ListScheduler:
                     self._dispatch(device, now, events)
         if sum(map(len, self.orders)) < 3 * self.scenario.stages * self.n:
             raise ScheduleError("the activation limits leave no forward that could run next")
-        return self.orders
+        return self.orders, now
 
     _ACTIVATION, _GRADIENT, _F_END, _B_END, _W_END = range(5)
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from pipesim.analysis import needed_slackness
+from pipesim.analysis import lower_bound_ms, needed_slackness
+from pipesim.engine import Runs
 from pipesim.scenario import Scenario
-from pipesim.schedule import Assumptions, Schedule
-from planners.greedy import list_schedule
+from pipesim.schedule import Assumptions, Op, Schedule
+from planners.greedy import ListSchedule, list_schedule
+from planners.ladder import rungs
 from planners.registry import planner
 from planners.zerobubble import planned_without_delay
 
@@ -32,14 +34,52 @@ def pipemorph_initial(scenario: Scenario) -> Schedule:
     )
 
 
-@planner("pipemorph")
-def pipemorph(scenario: Scenario) -> Schedule:
-    """Algorithms 2–4: re-plan the warm-up for the delays, then list-schedule under them.
+@planner("pipemorph-published")
+def pipemorph_published(scenario: Scenario) -> Schedule:
+    """Algorithms 2–4 as published: a warm-up for the delays, list-scheduled under them.
 
     Warm-ups may exceed a device's activation limit: the extra activations go to host memory,
     up to its limit. Past the warm-up a device never holds more than it did then.
     """
-    return planned_under_delays(scenario, "pipemorph", replanned_warmup(scenario))
+    return planned_under_delays(scenario, "pipemorph-published", replanned_warmup(scenario))
+
+
+@planner("pipemorph")
+def pipemorph(scenario: Scenario) -> Schedule:
+    """The best of the published plan, those for longer delays, and not re-planning at all.
+
+    The published plan is taken where it meets the lower bound. Otherwise it is not always the
+    shortest: a warm-up for the delays can be worse than that of ``zerobubble``, and worse than
+    one for longer delays. Compared is where nothing blocks, under the scenario's delays; of
+    equals the one that holds least is taken. Along one ratio of delays between links, a longer
+    delay never gets a shorter iteration (:mod:`planners.ladder`).
+    """
+    bound_ms = lower_bound_ms(scenario) * (1 + _SAME)
+    warmup = replanned_warmup(scenario)
+    published = _listed(scenario, warmup)
+    if published.makespan_ms <= bound_ms:
+        return _assuming(scenario, "pipemorph", published.orders, warmup)
+    limits = scenario.activation_limit.tolist()
+    unplanned = list_schedule(scenario.without_delay(), limits=limits)
+    candidates = [_assuming(scenario, "pipemorph", unplanned.orders, None)]
+    for rung in rungs(scenario, per_doubling=_rungs_per_doubling(scenario)):
+        warmup = replanned_warmup(rung)
+        candidates.append(_assuming(scenario, "pipemorph", _listed(rung, warmup).orders, warmup))
+    if len(candidates) == 1:
+        candidates.append(_assuming(scenario, "pipemorph", published.orders, warmup))
+    return _shortest(scenario, candidates)
+
+
+_SAME = 1e-9
+_MOST_OPERATORS = 20_000
+"""To list-schedule for rungs: a tenth of a second."""
+
+
+def _rungs_per_doubling(scenario: Scenario) -> int:
+    """Rungs as narrow as time allows; the same for all delays."""
+    operators = 3 * scenario.stages * scenario.microbatches
+    doublings = math.log2(4 * scenario.microbatches)
+    return max(1, min(8, int(_MOST_OPERATORS / (operators * doublings))))
 
 
 def planned_under_delays(scenario: Scenario, name: str, warmup: Sequence[int]) -> Schedule:
@@ -47,10 +87,19 @@ def planned_under_delays(scenario: Scenario, name: str, warmup: Sequence[int]) -
 
     What the warm-up holds beyond a device's limit is meant for host memory.
     """
+    return _assuming(scenario, name, _listed(scenario, warmup).orders, warmup)
+
+
+def _listed(scenario: Scenario, warmup: Sequence[int]) -> ListSchedule:
     limits = scenario.activation_limit.copy()
     for device, stages in enumerate(scenario.stages_of):
         limits[device] = max(limits[device], sum(warmup[s] for s in stages))
-    orders = list_schedule(scenario, limits=limits.tolist(), warmup=warmup)
+    return list_schedule(scenario, limits=limits.tolist(), warmup=warmup)
+
+
+def _assuming(
+    scenario: Scenario, name: str, orders: list[list[Op]], warmup: Sequence[int] | None
+) -> Schedule:
     assumed = Assumptions(
         delay_ms=scenario.delay_ms.tolist(),
         activation_limit=scenario.activation_limit.tolist(),
@@ -58,6 +107,18 @@ def planned_under_delays(scenario: Scenario, name: str, warmup: Sequence[int]) -
         warmup=warmup,
     )
     return Schedule(orders, scenario.placement, scenario.microbatches, name, assumed)
+
+
+def _shortest(scenario: Scenario, candidates: Sequence[Schedule]) -> Schedule:
+    """Of the shortest plans where nothing blocks, the one that holds least."""
+    runs = [Runs(schedule).timeline(scenario) for schedule in candidates]
+    enough_ms = min(run.iteration_ms for run in runs) * (1 + _SAME)
+    _, best = min(
+        (float(run.peak_activations.sum()), index)
+        for index, run in enumerate(runs)
+        if run.iteration_ms <= enough_ms
+    )
+    return candidates[best]
 
 
 def initial_warmup(scenario: Scenario) -> list[int]:

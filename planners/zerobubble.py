@@ -56,7 +56,7 @@ def planned_without_delay(
     warmup: Sequence[int] | None = None,
 ) -> Schedule:
     """List-schedule ``scenario`` as if its links were healthy, and say so."""
-    orders = list_schedule(scenario.without_delay(), limits=limits, warmup=warmup)
+    orders, _ = list_schedule(scenario.without_delay(), limits=limits, warmup=warmup)
     assumed = Assumptions(delay_ms=0.0, activation_limit=limits, warmup=warmup)
     return Schedule(orders, scenario.placement, scenario.microbatches, name, assumed)
 

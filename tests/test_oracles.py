@@ -43,11 +43,12 @@ def test_fixed_zero_bubble_plan_under_growing_delay(link: int, expected: list[fl
         (40, (10, 5, 3, 1), 430),
     ],
 )
+@pytest.mark.parametrize("planner", ["pipemorph-published", "pipemorph"])
 def test_replanned_schedules_meet_the_lower_bound(
-    delay: float, expected_warmup: tuple[int, ...], expected: float
+    planner: str, delay: float, expected_warmup: tuple[int, ...], expected: float
 ) -> None:
     scenario = EXAMPLE.with_delay(delay, links=[0])
-    schedule = plan(scenario, "pipemorph")
+    schedule = plan(scenario, planner)
     assert warmup(schedule) == expected_warmup
     assert simulate(scenario, schedule).iteration_ms == expected
     assert lower_bound_ms(scenario) == expected
@@ -108,7 +109,7 @@ def test_budget_of_equal_times(delta: int) -> None:
 def test_growth_is_the_delay_up_to_the_budget_and_theorem_1_above(delta: int, link: int) -> None:
     n, budget = 400, (delta - 1) * 10.0
     scenario = Scenario(microbatches=n)
-    schedule = plan(scenario.with_delay(budget, [link]), "pipemorph")
+    schedule = plan(scenario.with_delay(budget, [link]), "pipemorph-published")
     assert slackness(warmup(schedule))[link] == delta
 
     def at(delay: float) -> float:
@@ -120,9 +121,9 @@ def test_growth_is_the_delay_up_to_the_budget_and_theorem_1_above(delta: int, li
 
 def test_one_way_delays_share_one_budget() -> None:
     """Δ = 3 holds 20 ms each way, or 40 ms one way: the round trip is what counts."""
-    schedule = plan(EXAMPLE.with_delay(20, [0]), "pipemorph")
+    schedule = plan(EXAMPLE.with_delay(20, [0]), "pipemorph-published")
     ways: tuple[Direction, ...] = ("down", "up")
     for way in ways:
         one_way = EXAMPLE.with_delay(40, [0], directions=[way])
-        assert warmup(plan(one_way, "pipemorph")) == (8, 5, 3, 1)
+        assert warmup(plan(one_way, "pipemorph-published")) == (8, 5, 3, 1)
         assert simulate(one_way, schedule).iteration_ms == lower_bound_ms(one_way)

@@ -197,7 +197,7 @@ def predict(measured: MeasuredRun, testbed: Testbed, healthy: Scenario | None = 
             measured.delay_ms, [min(start, end)], directions=["down" if end > start else "up"]
         )
     replanned = measured.system == "pipemorph" and slow.slow_links != ()
-    schedule = plan(slow, "pipemorph") if replanned else _usual_plan(measured)
+    schedule = plan(slow, "pipemorph-published") if replanned else _usual_plan(measured)
     transport = testbed.delayed(measured)
     pipeline_ms = evaluate(slow, schedule, transport)
     after_ms = testbed["after_ms"] + replanned * testbed["replanned_ms"]

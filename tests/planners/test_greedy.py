@@ -29,14 +29,14 @@ def test_all_stages_on_one_device() -> None:
     At the end W of both micro-batches is due on both stages.
     """
     scenario = Scenario(stages=2, placement=[0, 0], microbatches=2)
-    (order,) = list_schedule(scenario, limits=[math.inf])
+    ((order,), _) = list_schedule(scenario, limits=[math.inf])
     assert text(order) == "0F0 1F0 1B0 0B0 0F1 1F1 1B1 0B1 1W0 0W0 1W1 0W1"
 
 
 def test_two_devices_in_a_v() -> None:
     """Device 0 holds stages 0 and 3; with one micro-batch it waits for device 1 in between."""
     scenario = Scenario(stages=4, placement=[0, 1, 1, 0], microbatches=1)
-    first, second = list_schedule(scenario, limits=[math.inf, math.inf])
+    (first, second), _ = list_schedule(scenario, limits=[math.inf, math.inf])
     # 3B0 ends first; 3W0 runs while device 1 has 2B0 and 1B0, then 0B0 comes, and its W.
     assert text(first) == "0F0 3F0 3B0 3W0 0B0 0W0"
     # 2B0 and 1B0 are both over before any W: the deeper one is first.
@@ -46,7 +46,7 @@ def test_two_devices_in_a_v() -> None:
 @pytest.mark.parametrize("stages", [3, 4])
 def test_with_one_micro_batch_weights_come_from_the_deepest_stage_up(stages: int) -> None:
     scenario = Scenario(stages=stages, placement=[0] * stages, microbatches=1)
-    (order,) = list_schedule(scenario, limits=[stages])
+    ((order,), _) = list_schedule(scenario, limits=[stages])
     assert [op.stage for op in order if op.kind == "W"] == list(reversed(range(stages)))
 
 
@@ -55,7 +55,7 @@ def test_of_the_weights_that_are_due_the_earliest_and_then_the_deepest_runs(
     scenario: Scenario, prescribed: bool
 ) -> None:
     warmup = replanned_warmup(scenario) if prescribed else None
-    orders = list_schedule(scenario, limits=[math.inf] * scenario.devices, warmup=warmup)
+    orders, _ = list_schedule(scenario, limits=[math.inf] * scenario.devices, warmup=warmup)
     for order in orders:
         due: set[tuple[int, int]] = set()
         for op in order:

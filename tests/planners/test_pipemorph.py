@@ -27,7 +27,7 @@ def test_a_link_takes_all_but_two_forwards_for_each_link_above(
 ) -> None:
     scenario = Scenario().with_delay(ENDLESS, [link])
     assert replanned_warmup(scenario) == expected
-    assert list(warmup(plan(scenario, "pipemorph"))) == expected
+    assert list(warmup(plan(scenario, "pipemorph-published"))) == expected
 
 
 @given(st.data())

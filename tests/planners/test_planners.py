@@ -122,22 +122,25 @@ def test_with_few_micro_batches_slackness_goes_to_the_links_below() -> None:
 
 def test_algorithm_2_lives_on_host_memory_up_to_its_limit() -> None:
     limited = EXAMPLE.replaced(activation_limit=7).with_delay(30, [0])
-    schedule = plan(limited, "pipemorph")
+    schedule = plan(limited, "pipemorph-published")
     assert warmup(schedule) == (9, 5, 3, 1)
     held = simulate(limited, schedule)
     assert held.peak_activations.tolist()[0] == 9
     assert held.peak_host_activations.tolist() == [2, 0, 0, 0]
     capped = limited.replaced(host_limit=1)
-    assert warmup(plan(capped, "pipemorph"))[0] == 8
-    assert simulate(capped, plan(capped, "pipemorph")).peak_host_activations.max() <= 1
+    assert warmup(plan(capped, "pipemorph-published"))[0] == 8
+    assert simulate(capped, plan(capped, "pipemorph-published")).peak_host_activations.max() <= 1
 
 
-@given(scenarios(limited=True), st.floats(0, 8))
-def test_pipemorph_holds_no_more_than_device_and_host(scenario: Scenario, host: float) -> None:
+@pytest.mark.parametrize("planner", ["pipemorph-published", "pipemorph"])
+@given(scenario=scenarios(limited=True), host=st.floats(0, 8))
+def test_pipemorph_holds_no_more_than_device_and_host(
+    planner: str, scenario: Scenario, host: float
+) -> None:
     scenario = scenario.replaced(host_limit=host)
     if not scenario.is_plain:
         return
-    held = simulate(scenario, plan(scenario, "pipemorph"))
+    held = simulate(scenario, plan(scenario, planner))
     assert (held.peak_host_activations <= host + 1e-9).all()
 
 

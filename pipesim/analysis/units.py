@@ -1,0 +1,77 @@
+"""Times as whole numbers, so that sums which are equal compare equal.
+
+Whether two operators end at the same moment decides what a scheduler does next. In milliseconds
+the rounding of sums decides it: 0.1 + 0.2 ends after 0.3, 1 + 2 does not end after 3. The same
+pipeline in another unit would get another plan.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+
+from pipesim.scenario import Array, Scenario
+
+__all__ = ["in_whole_units"]
+
+_FINEST = 2**30
+"""Most units in the longest time: sums of eight million times are exact in a double."""
+_LARGEST_DENOMINATOR = 10**6
+_ROUNDING = 16 * np.finfo(float).eps
+
+
+def in_whole_units(scenario: Scenario) -> tuple[Scenario, float]:
+    """Return the scenario with all operator times and delays as whole numbers of one unit.
+
+    The unit is the largest of which all times are multiples, up to the rounding of doubles. Where
+    there is none worth the name, times are rounded to 2⁻³⁰ of the longest. So scenarios that
+    differ by a factor of all times alone become the same.
+
+    Returns
+    -------
+    whole : Scenario
+        Its fused backwards take B + W, and its delays are all latency.
+    unit_ms : float
+        The unit.
+
+    Examples
+    --------
+    >>> tenths = Scenario(forward_ms=0.1, backward_ms=0.2, weight_ms=0.1 + 0.2)
+    >>> whole, unit_ms = in_whole_units(tenths.with_delay(1.5, links=[0]))
+    >>> [float(whole.durations_ms(kind)[0, 0]) for kind in ("F", "B", "W")]
+    [1.0, 2.0, 3.0]
+    >>> float(whole.delay_ms[0, 0]), unit_ms
+    (15.0, 0.1)
+    """
+    fields = ("forward_ms", "backward_ms", "weight_ms", "delay_ms")
+    times: list[Array] = [getattr(scenario, name) for name in fields]
+    longest = max((float(each.max()) for each in times if each.size), default=0.0)
+    if not longest:
+        return scenario, 1.0
+    parts = [each / longest for each in times]
+    units = _units(np.unique(np.concatenate([np.ravel(each) for each in parts])))
+    forward, backward, weight, delay = (np.rint(each * units) for each in parts)
+    whole = scenario.replaced(
+        forward_ms=forward,
+        backward_ms=backward,
+        weight_ms=weight,
+        fused_backward_ms=None,
+        latency_ms=delay,
+        occupancy_ms=0.0,
+    )
+    return whole, longest / units
+
+
+def _units(parts: Array) -> int:
+    """Fewest units in the longest time, given times as parts of it."""
+    units = 1
+    for part in parts.tolist():
+        fraction = Fraction(part).limit_denominator(_LARGEST_DENOMINATOR)
+        if abs(float(fraction) - part) > _ROUNDING * part:
+            return _FINEST
+        units = math.lcm(units, fraction.denominator)
+        if units > _FINEST:
+            return _FINEST
+    return units
