@@ -51,7 +51,7 @@ def in_whole_units(scenario: Scenario) -> tuple[Scenario, float]:
     if not longest:
         return scenario, 1.0
     parts = [each / longest for each in times]
-    units = _units(np.unique(np.concatenate([np.ravel(each) for each in parts])))
+    units = _units({part for each in parts for part in each.ravel().tolist()})
     forward, backward, weight, delay = (np.rint(each * units) for each in parts)
     whole = scenario.replaced(
         forward_ms=forward,
@@ -64,10 +64,10 @@ def in_whole_units(scenario: Scenario) -> tuple[Scenario, float]:
     return whole, longest / units
 
 
-def _units(parts: Array) -> int:
+def _units(parts: set[float]) -> int:
     """Fewest units in the longest time, given times as parts of it."""
     units = 1
-    for part in parts.tolist():
+    for part in parts:
         fraction = Fraction(part).limit_denominator(_LARGEST_DENOMINATOR)
         if abs(float(fraction) - part) > _ROUNDING * part:
             return _FINEST
