@@ -334,6 +334,26 @@ class Scenario:
         """Return this scenario with every link healthy."""
         return self.replaced(latency_ms=0.0, occupancy_ms=0.0)
 
+    def with_message_cost(self, cost_ms: float) -> Scenario:
+        """Return this scenario with every message ``cost_ms`` longer in flight.
+
+        Where nothing blocks, this is what a transport's ``base_ms`` does: planners and bounds
+        that take a scenario alone can so take it into account.
+
+        Raises
+        ------
+        ScenarioError
+            The cost is not a time.
+
+        Examples
+        --------
+        >>> Scenario().with_delay(20, links=[0]).with_message_cost(2).delay_ms[:, DOWN].tolist()
+        [22.0, 2.0, 2.0]
+        """
+        cost = float(_broadcast("message cost", cost_ms, ()))
+        crossing = np.array([self.crosses(link) for link in range(self.stages - 1)], dtype=bool)
+        return self.replaced(latency_ms=self.latency_ms + cost * crossing[:, None])
+
     def scaled(self, factor: float) -> Scenario:
         """Return this scenario with every time and delay multiplied by ``factor``."""
         fields = (*_MATRIX_FIELDS, "latency_ms", "occupancy_ms")

@@ -39,10 +39,6 @@ class _Checked:
         """Whether kernels queue up on a device, so that lowering decides what is sent when."""
         return False
 
-    def transfer_ms(self, size: Size) -> Size:
-        """Time that a message of ``size`` bytes takes besides its link's delay."""
-        return 0 * size
-
     def copy_ms(self, size: Size) -> Size:
         """Time of a copy of ``size`` bytes between device and host."""
         return 0 * size
@@ -78,9 +74,19 @@ class Ideal(_Checked):
     """The analytical model: a message arrives its link's delay after its operator ends.
 
     Any number is in flight and nothing blocks compute.
+
+    Parameters
+    ----------
+    base_ms : float
+        Time that every message takes besides the delay.
     """
 
     name: ClassVar[str] = "ideal"
+    base_ms: float = 0.0
+
+    def transfer_ms(self, size: Size) -> Size:
+        """Time that a message takes besides its link's delay, whatever its size."""
+        return self.base_ms + 0 * size
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pipesim.analysis import check_lemma_1, lower_bound_ms
-from pipesim.engine import run, simulate
+from pipesim.engine import Engine, run, simulate
 from pipesim.lowering import lower
 from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
 from pipesim.timeline import Timeline
-from pipesim.transport import Ideal, Isolated, Nccl, Transport
+from pipesim.transport import Delegated, Ideal, Isolated, Nccl, Transport
 from planners import names
 from tests.strategies import cases, planned, scenarios, transports
 
@@ -141,6 +141,19 @@ def test_nccl_with_latency_is_no_faster_than_ideal(
     nccl = Nccl(p2p_streams=streams, fused=fused)  # type: ignore[arg-type]
     ideal = simulate(latency, schedule, Ideal()).iteration_ms
     assert simulate(latency, schedule, nccl).iteration_ms >= ideal - TOLERANCE * max(1.0, ideal)
+
+
+@given(cases(), st.sampled_from([0.5, 3.0]), st.booleans())
+def test_where_nothing_blocks_a_message_costs_what_a_latency_does(
+    case: tuple[Scenario, Schedule], cost: float, compiled: bool
+) -> None:
+    scenario, schedule = case
+    longer = scenario.with_message_cost(cost)
+    engine: Engine = "compiled" if compiled else "simpy"
+    expected = simulate(longer, schedule, engine=engine).iteration_ms
+    for over in (Ideal(base_ms=cost), Delegated(base_ms=cost)):
+        assert simulate(scenario, schedule, over, engine=engine).iteration_ms == close(expected)
+    assert lower_bound_ms(longer) <= expected + TOLERANCE * max(1.0, expected)
 
 
 @given(cases(limited=True))

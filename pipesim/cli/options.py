@@ -333,9 +333,7 @@ class TransportOptions:
     ] = "ideal"
     base: Annotated[
         str | None,
-        Option(
-            metavar="TIME", help="Time that every message takes besides delays (all but ideal)."
-        ),
+        Option(metavar="TIME", help="Time that every message takes besides delays."),
     ] = None
     bytes_per_ms: Annotated[
         float | None, Option(metavar="RATE", help="Bandwidth of a link (nccl, exchange, isolated).")

@@ -10,7 +10,7 @@ from pipesim.errors import DeadlockError, ScheduleError
 from pipesim.lowering import lower
 from pipesim.schedule import Op
 from pipesim.timeline import Timeline
-from pipesim.transport import Delegated, Exchange, Ideal, Isolated, Nccl
+from pipesim.transport import Delegated, Exchange, Ideal, Isolated, Nccl, Transport
 from tests.engine.programs import TWO, deadlocked, gpipe, unmet
 
 
@@ -125,10 +125,11 @@ def test_isolation_slows_the_compute_of_both_ends() -> None:
     assert (lengths["0F0"], lengths["1F0"], lengths["2F0"]) == (10, 20, 20)
 
 
-@pytest.mark.parametrize("transport", [Ideal(), Nccl(), Exchange(), Delegated(), Isolated()])
-def test_stages_on_one_device_need_no_messages(transport: object) -> None:
+@pytest.mark.parametrize("kind", [Ideal, Nccl, Exchange, Delegated, Isolated])
+@pytest.mark.parametrize("base_ms", [0.0, 3.0])
+def test_stages_on_one_device_need_no_messages(kind: type[Transport], base_ms: float) -> None:
     scenario = Scenario(stages=3, placement=[0, 0, 0], microbatches=2)
-    timeline = simulate(scenario, plan(scenario, "zerobubble"), transport)  # type: ignore[arg-type]
+    timeline = simulate(scenario, plan(scenario, "zerobubble"), kind(base_ms=base_ms))
     assert timeline.iteration_ms == 3 * 2 * 30
     assert timeline.comm == ()
 
