@@ -28,9 +28,10 @@ from planners.registry import planner
 
 __all__ = ["MOST_MOVES", "MOVES_EACH", "list_schedules", "quick_search", "search"]
 
-MOST_MOVES, MOVES_EACH = 140_000, 1_000
+MOST_MOVES, MOVES_EACH, MOST_STEPS = 140_000, 1_000, 140_000 * 768
 """Moves tried by default: 1,000 for each operator, which takes 0.15 s for 4 stages × 12
-micro-batches, up to 140,000, which take a second for 8 × 32."""
+micro-batches, up to 140,000, which take a second for 8 × 32. A move costs a step for each
+operator; of larger pipelines fewer moves are tried, so that they take no more steps than that."""
 
 _PER_DOUBLING, _RUNGS = 16, 4
 _SPLIT: tuple[Kind, ...] = ("F", "B", "W")
@@ -75,7 +76,8 @@ def search(
     """
     started = perf_counter()
     operators = 3 * scenario.stages * scenario.microbatches
-    tried = min(MOST_MOVES, MOVES_EACH * operators) if moves is None else moves
+    most = min(MOST_MOVES, MOVES_EACH * operators, MOST_STEPS // operators)
+    tried = most if moves is None else moves
     home = _Board(scenario)
     candidates = [home.encoded(orders) for orders in list_schedules(scenario)]
     best = min(map(home.time, candidates))
