@@ -163,11 +163,17 @@ def _times_as_long(row: Row) -> str:
 
 
 def _misfits(result: Comparison) -> str:
-    """Say which systems hold more than fits and have no plan to put it on the hosts."""
-    names = [row.system.title for row in result.rows if not row.fits]
-    if not names:
-        return ""
-    return f"Over the activation limit, with no plan to use host memory: {listed(names)}"
+    """Say which systems hold more than fits: on the devices, or also on their hosts."""
+    misfits = [row for row in result.rows if not row.fits]
+    groups = {
+        "the activation limit, with no plan to use host memory": False,
+        "the limits of the devices and their hosts": True,
+    }
+    over = {
+        limit: [row.system.title for row in misfits if row.schedule.uses_hosts == hosts]
+        for limit, hosts in groups.items()
+    }
+    return "\n".join(f"Over {limit}: {listed(names)}" for limit, names in over.items() if names)
 
 
 def _lower_bound(result: Comparison) -> str:

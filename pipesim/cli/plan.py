@@ -96,14 +96,17 @@ def plan(
 
 
 def _check_limits(timeline: Timeline, schedule: Schedule) -> None:
-    """Raise :class:`ScheduleError` if the plan holds more than fits and does not use hosts."""
-    over = timeline.peak_host_activations
-    if over.any() and not schedule.uses_hosts:
+    """Raise :class:`ScheduleError` if the plan holds more than fits the devices and hosts."""
+    scenario, hosted = timeline.scenario, timeline.peak_host_activations
+    over = hosted - (scenario.host_limit if schedule.uses_hosts else 0)
+    if (over > 0).any():
         device = int(over.argmax())
-        limit = float(timeline.scenario.activation_limit[device])
+        limit = float(scenario.activation_limit[device])
+        on_host = f" and {scenario.host_limit[device]:g} on its host" if schedule.uses_hosts else ""
         raise ScheduleError(
             f"{schedule.planner} has no plan within the limits: it holds "
-            f"{limit + over[device]:g} activations on device {device}, and the limit is {limit:g}"
+            f"{limit + hosted[device]:g} activations on device {device}, and the limit is "
+            f"{limit:g}{on_host}"
         )
 
 

@@ -1,7 +1,9 @@
-"""What to do about a slow link, in one plain sentence.
+"""What to do about a slow link, in one plain sentence, and what that takes for granted.
 
 Systems differ in how much they change: nothing, how messages travel (delegation), or the plan
-as well. Of the systems about as fast as the fastest, the one that changes least is advised.
+as well. Of the systems about as fast as the fastest, the one that holds the fewest activations
+is advised; of those that hold as many, the one that changes least. Host memory has to be worth
+more: a plan that needs it is left out if one without is nearly as fast.
 """
 
 from __future__ import annotations
@@ -11,20 +13,44 @@ import numpy as np
 from pipesim.studies.comparison import Comparison, Row
 from pipesim.text import counted, links, listed, milliseconds, plain
 
-__all__ = ["NEGLIGIBLE", "advice"]
+__all__ = ["NEGLIGIBLE", "WORTH_HOST_MEMORY", "advice", "advised"]
 
 NEGLIGIBLE = 1e-3
-"""A gain of at most this part of the iteration time is not worth a change."""
+"""Times that differ by at most this part are about the same: it is not worth a change."""
 
+WORTH_HOST_MEMORY = 1e-2
+"""A plan that needs host memory has to be faster than the others by more than this part."""
+
+_ROUNDING = 1e-9
 _MOST_DEVICES = 3
 _AS_IS, _DELEGATED, _REPLANNED = range(3)
 
 
-def advice(comparison: Comparison) -> str:
-    """Return one sentence: what to do, what it gains, and what it costs in memory.
+def advised(comparison: Comparison) -> Row | None:
+    """Return the system to use; None where there is none that fits and can be run.
 
     Rows that nobody can run are left out: those with an ideal transport, and those that hold
     more activations than fit.
+
+    Examples
+    --------
+    >>> from pipesim import Scenario, compare
+    >>> [advised(compare(Scenario().with_delay(ms, links=[0]))).system.name for ms in (0, 10, 20)]
+    ['zerobubble', 'pipemorph-cpu', 'pipemorph']
+    """
+    rows = _runnable(comparison)
+    if not rows:
+        return None
+    best = _best(rows)
+    within = [row for row in rows if not any(row.host_activations)]
+    enough_ms = best.iteration_ms * (1 + WORTH_HOST_MEMORY)
+    if any(best.host_activations) and any(row.iteration_ms <= enough_ms for row in within):
+        return _best(within)
+    return best
+
+
+def advice(comparison: Comparison) -> str:
+    """Say what to do, what it gains and costs in memory; then what this takes for granted.
 
     Examples
     --------
@@ -33,54 +59,82 @@ def advice(comparison: Comparison) -> str:
     ... # doctest: +NORMALIZE_WHITESPACE
     Re-plan for link 0: PipeMorph takes 410 ms (the lower bound), 40.6 % less than 1F1B and
     6.8 % less than PipeMorph-CPU; it holds more activations than PipeMorph-CPU: 10 instead
-    of 9.5 on device 0.
+    of 9.5 on device 0. Assumes CPU delegation and messages that take no time besides the
+    delay (--message-cost).
     """
-    rows = [row for row in comparison.rows if row.system.transport != "ideal" and row.fits]
-    if not rows:
+    row = advised(comparison)
+    if row is None:
         return "Nothing to advise: no system here both fits and can be run."
-    advised = _advised(rows)
-    if len(rows) == 1:
-        return _alone(advised)
-    if not comparison.scenario.slow_links:
-        return f"No link is slow: {_takes(advised)}, and no other system here is faster."
-    if _changes(advised) == _AS_IS:
-        time = milliseconds(advised.iteration_ms) + (
-            ", the lower bound" if _is_bound(advised) else ""
-        )
-        return f"Keep {advised.system.title} ({time}): {_in_vain(rows)}."
-    lesser = [
-        min(
-            (row for row in rows if _changes(row) == changes),
-            # Among equally fast ones, take the one that differs only in the change.
-            key=lambda row: (row.iteration_ms, row.system.planner != advised.system.planner),
-        )
-        for changes in range(_changes(advised))
-        if any(_changes(row) == changes for row in rows)
-    ]
-    start = f"Re-plan for {links(comparison.scenario.slow_links)}"
-    if _changes(advised) == _DELEGATED:
-        kept = lesser and lesser[-1].system.planner == advised.system.planner
-        plan = "keep the plan" if kept else f"plan with {advised.system.planner}"
-        start = f"Delegate communication to the CPU and {plan}"
-    sentence = f"{start}: {_takes(advised)}{_gains(advised, lesser)}"
-    if _changes(advised) == _DELEGATED and any(_changes(row) == _REPLANNED for row in rows):
-        sentence += "; re-planning gains nothing on top"
-    return f"{sentence}{_memory(advised, lesser)}."
+    return _sentence(comparison, row) + _assumptions(comparison, row)
+
+
+def _runnable(comparison: Comparison) -> list[Row]:
+    return [row for row in comparison.rows if row.system.transport != "ideal" and row.fits]
+
+
+def _best(rows: list[Row]) -> Row:
+    enough_ms = min(row.iteration_ms for row in rows) * (1 + NEGLIGIBLE)
+    return min(
+        (row for row in rows if row.iteration_ms <= enough_ms),
+        key=lambda row: (_memory(row), _changes(row), row.iteration_ms),
+    )
+
+
+def _memory(row: Row) -> tuple[float, float]:
+    """What the fullest device holds, and what all of them hold."""
+    return round(max(row.peak_activations), 9), round(sum(row.peak_activations), 9)
 
 
 def _changes(row: Row) -> int:
     """How much a system changes of what runs today."""
-    if row.schedule.assumed.slow_links:
+    if row.replanned:
         return _REPLANNED
     return _DELEGATED if row.system.transport == "delegated" else _AS_IS
 
 
-def _advised(rows: list[Row]) -> Row:
-    enough_ms = min(row.iteration_ms for row in rows) * (1 + NEGLIGIBLE)
-    return min(
-        (row for row in rows if row.iteration_ms <= enough_ms),
-        key=lambda row: (_changes(row), row.iteration_ms),
-    )
+def _gain(row: Row, other: Row) -> float:
+    """The part of the other's time that a system saves."""
+    saved_ms = other.iteration_ms - row.iteration_ms
+    return 0.0 if abs(saved_ms) <= _ROUNDING * other.iteration_ms else saved_ms / other.iteration_ms
+
+
+# -- the sentence ------------------------------------------------------------------------
+
+
+def _sentence(comparison: Comparison, row: Row) -> str:
+    others = [other for other in _runnable(comparison) if other is not row]
+    if not others:
+        return _alone(row)
+    slow, changes = comparison.scenario.slow_links, _changes(row)
+    # What is faster, and not advised, needs host memory.
+    hosted = [other for other in others if _gain(other, row) > NEGLIGIBLE]
+    others = [other for other in others if other not in hosted]
+    but, fitting = _but(row, hosted), " within the limits" if hosted else ""
+    if not slow and changes == _AS_IS:
+        return f"No link is slow: {_takes(row)}, and {_none_faster(row, others)}{fitting}{but}."
+    if changes == _AS_IS:
+        bound = ", the lower bound" if _is_bound(row) else ""
+        time = f"{milliseconds(row.iteration_ms)}{bound}"
+        return f"Keep {row.system.title} ({time}): {_in_vain(row, others)}{fitting}{but}."
+    lesser = [
+        min(
+            (other for other in others if _changes(other) == change),
+            # Among equally fast ones, take the one that differs only in the change.
+            key=lambda other: (other.iteration_ms, other.system.planner != row.system.planner),
+        )
+        for change in range(changes)
+        if any(_changes(other) == change for other in others)
+    ]
+    start = f"Re-plan for {links(slow)}" if slow else "No link is slow"
+    if slow and changes == _DELEGATED:
+        kept = lesser and lesser[-1].system.planner == row.system.planner
+        plan = "keep the plan" if kept else f"plan with {row.system.planner}"
+        start = f"Delegate communication to the CPU and {plan}"
+    sentence = f"{start}: {_takes(row)}{_gains(row, [*lesser, *_rival(row, others)])}"
+    replanned = [other for other in others if _changes(other) > changes]
+    if replanned:
+        sentence += f"; re-planning {_gaining(row, replanned)} on top{fitting}"
+    return f"{sentence}{_difference(row, lesser)}{but}."
 
 
 def _takes(row: Row) -> str:
@@ -89,7 +143,7 @@ def _takes(row: Row) -> str:
 
 
 def _is_bound(row: Row) -> bool:
-    return row.iteration_ms <= row.lower_bound_ms * (1 + 1e-9)
+    return row.iteration_ms <= row.lower_bound_ms * (1 + _ROUNDING)
 
 
 def _alone(row: Row) -> str:
@@ -99,52 +153,110 @@ def _alone(row: Row) -> str:
     return f"{_takes(row)}, {above} above the lower bound."
 
 
-def _in_vain(rows: list[Row]) -> str:
+def _none_faster(row: Row, others: list[Row]) -> str:
+    some = any(_gain(other, row) > 0 for other in others)
+    more = f"more than {_percent(NEGLIGIBLE)} " if some else ""
+    return f"no other system here is {more}faster"
+
+
+def _in_vain(row: Row, others: list[Row]) -> str:
     """What was tried and does not help."""
-    tried = {_changes(row) for row in rows}
     names = {_DELEGATED: "delegation", _REPLANNED: "re-planning"}
-    vain = [name for change, name in names.items() if change in tried]
-    if not vain:
-        return "no other system here is faster"
-    return f"{listed(vain)} {'gain' if len(vain) > 1 else 'gains'} nothing"
+    tried = [other for other in others if _changes(other) in names]
+    if not tried:
+        return _none_faster(row, others)
+    vain = [name for change, name in names.items() if change in map(_changes, tried)]
+    gains = _gaining(row, tried)
+    return f"{listed(vain)} {gains.replace('gains', 'gain') if len(vain) > 1 else gains}"
 
 
-def _gains(advised: Row, lesser: list[Row]) -> str:
-    """How much less time than the fastest of each lesser change."""
-    gains = [
-        f"{plain(100 * (1 - advised.iteration_ms / row.iteration_ms), 1)} % less than "
-        f"{row.system.title}"
-        for row in lesser
-    ]
-    return f", {listed(gains)}" if gains else ""
+def _gaining(row: Row, others: list[Row]) -> str:
+    """That others gain nothing on a system, or next to nothing."""
+    some = any(_gain(other, row) > 0 for other in others)
+    return f"gains nothing{' worth a change' if some else ''}"
 
 
-def _memory(advised: Row, lesser: list[Row]) -> str:
-    """What it holds more than the system with the next lesser change, and where."""
-    if not lesser or len(lesser[-1].peak_activations) != len(advised.peak_activations):
+def _but(row: Row, hosted: list[Row]) -> str:
+    """What would be faster, but needs host memory."""
+    if not hosted:
         return ""
-    new, old = np.array(advised.peak_activations), np.array(lesser[-1].peak_activations)
-    by_growth = np.argsort(old - new, kind="stable").tolist()
-    more = [device for device in by_growth if new[device] > old[device]]
-    if not more:
-        return "; it holds no more activations" if _changes(advised) == _REPLANNED else ""
-    shown = more if len(more) <= _MOST_DEVICES else more[:1]
-    named = [f"{new[d]:g} instead of {old[d]:g} on device {d}" for d in shown]
-    if len(shown) < len(more):
-        named.append(f"more on {counted(len(more) - len(shown), 'other device')}")
+    fastest = min(hosted, key=lambda other: other.iteration_ms)
+    saved = _percent(_gain(fastest, row))
+    return f"; with host memory, {fastest.system.title} would take {saved} less"
+
+
+def _rival(row: Row, others: list[Row]) -> list[Row]:
+    """The fastest other system with as many changes, if it is slower."""
+    same = [other for other in others if _changes(other) == _changes(row)]
+    rivals = [other for other in same if _gain(row, other) > NEGLIGIBLE]
     return (
-        f"; it holds more activations than {lesser[-1].system.title}: "
-        f"{listed(named)}{_on_hosts(advised)}"
+        [min(rivals, key=lambda other: other.iteration_ms)] if len(rivals) == len(same) > 0 else []
     )
 
 
-def _on_hosts(row: Row) -> str:
+def _gains(row: Row, lesser: list[Row]) -> str:
+    """How much less time than others."""
+    gains = [_less_than(other, _gain(row, other)) for other in lesser]
+    return f", {listed(gains)}" if gains else ""
+
+
+def _less_than(other: Row, gain: float) -> str:
+    if gain > NEGLIGIBLE:
+        return f"{_percent(gain)} less than {other.system.title}"
+    return f"{'about ' if gain else ''}as long as {other.system.title}"
+
+
+def _percent(part: float) -> str:
+    return f"{plain(100 * part, 1)} %"
+
+
+def _difference(row: Row, lesser: list[Row]) -> str:
+    """What it holds more or less than the system with the next lesser change, and where."""
+    if not lesser or len(lesser[-1].peak_activations) != len(row.peak_activations):
+        return ""
+    other = lesser[-1]
+    new, old = np.array(row.peak_activations), np.array(other.peak_activations)
+    fewer = _memory(row) < _memory(other)
+    growth = np.round(old - new if fewer else new - old, 9)
+    changed = [d for d in np.argsort(-growth, kind="stable").tolist() if growth[d] > 0]
+    if not changed:
+        return "; it holds no more activations" if _changes(row) == _REPLANNED else ""
+    shown = changed if len(changed) <= _MOST_DEVICES else changed[:1]
+    word = "fewer" if fewer else "more"
+    named = [f"{new[d]:g} instead of {old[d]:g} on device {d}" for d in shown]
+    if len(shown) < len(changed):
+        named.append(f"{word} on {counted(len(changed) - len(shown), 'other device')}")
+    return f"; it holds {word} activations than {other.system.title}: {listed(named)}{_where(row)}"
+
+
+def _where(row: Row) -> str:
     """Whether the memory limits hold, and what goes to host memory to hold them."""
-    hosted = np.array(row.host_activations)
-    if hosted.any():
-        devices = [int(device) for device in np.flatnonzero(hosted)]
+    devices = _hosted(row)
+    if devices:
         where = f"device{'s' if len(devices) > 1 else ''} {listed(devices)}"
-        return (
-            f", of which up to {hosted.max():g} wait in host memory because of the limit of {where}"
-        )
+        most = max(row.host_activations)
+        return f", of which up to {most:g} wait in host memory because of the limit of {where}"
     return ", within the limit" if np.isfinite(row.scenario.activation_limit).any() else ""
+
+
+def _hosted(row: Row) -> list[int]:
+    """The devices whose activations do not all fit."""
+    return np.flatnonzero(row.host_activations).tolist()
+
+
+# -- what it takes for granted -----------------------------------------------------------
+
+
+def _assumptions(comparison: Comparison, row: Row) -> str:
+    """What there has to be so that the advised system runs and takes that time."""
+    assumed = []
+    if row.system.transport == "delegated":
+        assumed.append("CPU delegation")
+    if devices := _hosted(row):
+        most = counted(max(row.host_activations), "activation")
+        several = len(devices) > 1
+        assumed.append(f"host memory for {f'up to {most} per device' if several else most}")
+    if not comparison.message_cost_ms and comparison.scenario.devices > 1:
+        besides = " besides the delay" if comparison.scenario.slow_links else ""
+        assumed.append(f"messages that take no time{besides} (--message-cost)")
+    return f" Assumes {listed(assumed)}." if assumed else ""

@@ -13,13 +13,15 @@ from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from pipesim import analysis
 from pipesim.engine import Engine, Runs, simulate
 from pipesim.errors import ScenarioError, SolverError
 from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
 from pipesim.timeline import Timeline
-from pipesim.transport import Delegated, Transport, transport
+from pipesim.transport import Delegated, Ideal, Transport, transport
 from planners import plan
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ SYSTEMS = {
         System("zerobubble", "ZeroBubble", "zerobubble", "nccl"),
         System("pipemorph-cpu", "PipeMorph-CPU", "zerobubble", "delegated"),
         System("pipemorph", "PipeMorph", "pipemorph", "delegated"),
+        System("search", "Search", "search", "delegated"),
     )
 }
 
@@ -63,6 +66,8 @@ DEFAULT_SYSTEMS = ("1f1b", "zerobubble", "pipemorph-cpu", "pipemorph")
 
 def default_systems(scenario: Scenario) -> tuple[str, ...]:
     """Return the systems to compare on a scenario by default: those that take its placement.
+
+    :func:`compare` adds ``search`` where these fill a device.
 
     Examples
     --------
@@ -102,6 +107,8 @@ class Row:
 
     Attributes
     ----------
+    over : Transport
+        Its ``base_ms`` is what a message costs besides delays.
     iteration_ms : float
         Makespan under the system's transport, with the delays.
     no_delay_ms : float
@@ -115,6 +122,8 @@ class Row:
         the scenario: where the system cuts them into v chunks, a chunk counts 1/v.
     host_bytes : tuple of float
         The latter in bytes.
+    fits : bool
+        Whether the activations fit the devices, or are planned to go to hosts that they fit.
     bubble_fraction : float
         Part of the iteration, over all devices, in which no operator runs.
     stage_span_ms : float
@@ -122,7 +131,7 @@ class Row:
     plan_seconds : float
         How long it took to plan.
     lower_bound_ms : float
-        What no schedule of this system's placement can beat.
+        What no schedule of this system's placement can beat, with the cost of messages.
     """
 
     system: System
@@ -140,6 +149,7 @@ class Row:
     peak_activations: tuple[float, ...]
     host_activations: tuple[float, ...]
     host_bytes: tuple[float, ...]
+    fits: bool
     plan_seconds: float
     lower_bound_ms: float
 
@@ -154,9 +164,10 @@ class Row:
         return self.iteration_ms / self.no_delay_ms if self.no_delay_ms else None
 
     @property
-    def fits(self) -> bool:
-        """Whether the activations fit: within the limits, or planned to go to the hosts."""
-        return not any(self.host_activations) or self.schedule.uses_hosts
+    def replanned(self) -> bool:
+        """Whether the plan knows of a slow link: of a delay beyond what every message costs."""
+        assumed = self.schedule.assumed.delay_ms
+        return assumed is not None and bool((np.asarray(assumed) > self.over.base_ms).any())
 
     def as_dict(self) -> dict[str, object]:
         """The row in JSON types."""
@@ -190,6 +201,7 @@ class Comparison:
     scenario: Scenario
     lower_bound_ms: float
     rows: tuple[Row, ...]
+    message_cost_ms: float = 0.0
 
     def __getitem__(self, name: str) -> Row:
         """Return the row of the system called ``name``."""
@@ -204,6 +216,7 @@ class Comparison:
         """The comparison in JSON types."""
         return {
             "scenario": self.scenario.summary(),
+            "message_cost_ms": self.message_cost_ms,
             "lower_bound_ms": self.lower_bound_ms,
             "rows": [row.as_dict() for row in self.rows],
         }
@@ -213,6 +226,7 @@ def compare(
     scenario: Scenario,
     systems: Sequence[str] | None = None,
     *,
+    message_cost_ms: float = 0.0,
     delegates: int | None = None,
     optimum_seconds: float | None = None,
     engine: Engine | None = None,
@@ -226,7 +240,11 @@ def compare(
         What to run, with its delays.
     systems : sequence of str
         Names out of ``SYSTEMS``, or ``planner:transport``. Default: see
-        :func:`default_systems`.
+        :func:`default_systems`; where one of these leaves some device no room for one more
+        activation, so that its limit may have cost time, ``search`` is a row as well.
+    message_cost_ms : float
+        What every message between devices takes besides delays, under every transport.
+        Planners that know of delays plan for it.
     delegates : int, optional
         Delegate processes for each neighbour and direction. Default: enough that one is
         always free.
@@ -251,23 +269,38 @@ def compare(
     >>> {row.system.name: row.iteration_ms for row in result.rows if row.hol_ms == 0}
     {'pipemorph-cpu': 440.0, 'pipemorph': 410.0}
     """
-    rows = []
-    plans = _Plans(plan)
-    for name in default_systems(scenario) if systems is None else systems:
+    rows: list[Row] = []
+    plans = _Plans(plan, message_cost_ms)
+
+    def add(name: str) -> None:
         one = system(name)
         progress(one.title)
         rows.append(_row(one, scenario, delegates, plans, engine))
+
+    for name in default_systems(scenario) if systems is None else systems:
+        add(name)
+    if systems is None and any(_fills_a_device(row, scenario) for row in rows):
+        add("search")
     if optimum_seconds is not None:
         progress("Optimum")
-        rows.append(_optimum_row(scenario, optimum_seconds, engine))
-    return Comparison(scenario, analysis.lower_bound_ms(scenario), tuple(rows))
+        rows.append(_optimum_row(scenario, optimum_seconds, message_cost_ms, engine))
+    bound_ms = analysis.lower_bound_ms(scenario.with_message_cost(message_cost_ms))
+    return Comparison(scenario, bound_ms, tuple(rows), message_cost_ms)
+
+
+def _fills_a_device(row: Row, scenario: Scenario) -> bool:
+    """Whether one more activation would not fit some device: its limit may cost time."""
+    return bool((np.array(row.peak_activations) + 1 > scenario.activation_limit).any())
 
 
 class _Plans:
-    """Plans and how long they took to make; none is made twice."""
+    """Plans, for what messages cost, and how long they took to make; none is made twice."""
 
-    def __init__(self, planned: Callable[[Scenario, str], Schedule]) -> None:
+    def __init__(
+        self, planned: Callable[[Scenario, str], Schedule], message_cost_ms: float
+    ) -> None:
         self._planned = planned
+        self.message_cost_ms = message_cost_ms
         self._made: dict[tuple[str, tuple[int, ...], bool], tuple[Schedule, float]] = {}
 
     def of(self, scenario: Scenario, planner: str, *, healthy: bool) -> tuple[Schedule, float]:
@@ -281,12 +314,15 @@ class _Plans:
             if other and other[0].assumed.blind_to_delays:
                 return other
             started = perf_counter()
-            schedule = self._planned(scenario.without_delay() if healthy else scenario, planner)
+            delays = scenario.without_delay() if healthy else scenario
+            schedule = self._planned(delays.with_message_cost(self.message_cost_ms), planner)
             self._made[key] = schedule, perf_counter() - started
         return self._made[key]
 
 
-def _optimum_row(scenario: Scenario, seconds: float, engine: Engine | None) -> Row:
+def _optimum_row(
+    scenario: Scenario, seconds: float, message_cost_ms: float, engine: Engine | None
+) -> Row:
     from pipesim.studies.optimum import optimum  # and with it a solver
 
     found: list[Result] = []
@@ -298,7 +334,7 @@ def _optimum_row(scenario: Scenario, seconds: float, engine: Engine | None) -> R
         return found[-1].schedule
 
     system = System("optimum", "Optimum", "milp", "ideal")
-    row = _row(system, scenario, None, _Plans(solved), engine)
+    row = _row(system, scenario, None, _Plans(solved, message_cost_ms), engine)
     if any(result.status != "optimal" for result in found):
         row = replace(row, system=replace(system, title="Best found"))
     return replace(row, lower_bound_ms=max(row.lower_bound_ms, found[0].bound_ms))
@@ -310,19 +346,22 @@ def _row(
     cut = one.chunks if whole.is_plain else 1
     scenario = whole.interleaved(cut) if cut > 1 else whole
     healthy = scenario.without_delay()
-    over: Transport = transport(one.transport)
+    cost = plans.message_cost_ms
+    over: Transport = replace(transport(one.transport), base_ms=cost)
     if isinstance(over, Delegated):
-        over = Delegated(delegates=delegates)
+        over = replace(over, delegates=delegates)
+    unblocked = Ideal(base_ms=cost)
     schedule, plan_seconds = plans.of(scenario, one.planner, healthy=False)
     before, _ = plans.of(scenario, one.planner, healthy=True)
-    runs, ideal = Runs(schedule, over, engine=engine), Runs(schedule, "ideal", engine=engine)
+    runs, ideal = Runs(schedule, over, engine=engine), Runs(schedule, unblocked, engine=engine)
     if before is schedule:
         runs_before, ideal_before = runs, ideal
     else:
         runs_before = Runs(before, over, engine=engine)
-        ideal_before = Runs(before, "ideal", engine=engine)
+        ideal_before = Runs(before, unblocked, engine=engine)
     timeline = runs.timeline(scenario)
     ideal_ms = ideal.makespan_ms(scenario)
+    hosted = timeline.peak_host_activations
     return Row(
         system=one,
         scenario=scenario,
@@ -337,8 +376,10 @@ def _row(
         warmup=(warmup := analysis.warmup(schedule)),
         slackness=analysis.slackness(warmup),
         peak_activations=tuple((timeline.peak_activations / cut).tolist()),
-        host_activations=tuple((timeline.peak_host_activations / cut).tolist()),
+        host_activations=tuple((hosted / cut).tolist()),
         host_bytes=tuple(timeline.peak_host_bytes.tolist()),
+        fits=not hosted.any()
+        or (schedule.uses_hosts and bool((hosted <= scenario.host_limit).all())),
         plan_seconds=plan_seconds,
-        lower_bound_ms=analysis.lower_bound_ms(scenario),
+        lower_bound_ms=analysis.lower_bound_ms(scenario.with_message_cost(cost)),
     )

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from pipesim import Scenario, compare
 from pipesim.errors import ScenarioError, ScheduleError
-from pipesim.studies.comparison import SYSTEMS
+from pipesim.studies.comparison import DEFAULT_SYSTEMS, SYSTEMS
 from tests.processes import PATIENCE_S
 from tests.strategies import examples, scenarios
 
@@ -40,16 +43,55 @@ def test_worked_example(
 
 
 @examples(1 / 4)
-@given(scenarios())
-def test_the_parts_of_a_delay_add_up(scenario: Scenario) -> None:
+@given(scenarios(), st.sampled_from([0.0, 0.0, 0.5, 3.0]))
+def test_the_parts_of_a_delay_add_up(scenario: Scenario, cost: float) -> None:
     if not scenario.is_plain:
         return
-    for row in compare(scenario).rows:
+    for row in compare(scenario, message_cost_ms=cost).rows:
         assert row.hol_ms >= -1e-9
         assert row.iteration_ms >= row.lower_bound_ms * (1 - 1e-9)
         if row.system.transport == "delegated":
             assert row.hol_ms == pytest.approx(0, abs=1e-6)
             assert row.iteration_ms == pytest.approx(row.no_delay_ms + row.dependency_ms)
+
+
+def test_a_message_costs_time_under_every_system() -> None:
+    slow = EXAMPLE.with_delay(20, [0])
+    instant, costly = (compare(slow, list(SYSTEMS), message_cost_ms=ms) for ms in (0.0, 2.0))
+    assert costly.as_dict()["message_cost_ms"] == 2
+    assert costly.lower_bound_ms == 410 + 3 * 2  # down to the last device, before all its work
+    for before, after in zip(instant.rows, costly.rows, strict=True):
+        assert after.over == replace(before.over, base_ms=2.0)
+        assert after.iteration_ms > before.iteration_ms
+        assert after.no_delay_ms > before.no_delay_ms
+        assert after.replanned == before.replanned == (after.system.name in ("pipemorph", "search"))
+    assert costly["zerobubble"].schedule == instant["zerobubble"].schedule
+    assert costly["pipemorph"].iteration_ms == costly.lower_bound_ms
+    assert costly["pipemorph"].schedule.assumed.delay_ms == ((22, 22), (2, 2), (2, 2))
+    assert costly["zerobubble"].schedule.assumed.delay_ms == 0
+
+
+def test_search_joins_where_a_limit_is_reached() -> None:
+    def names(**changes: object) -> list[str]:
+        scenario = EXAMPLE.with_delay(20, [0]).replaced(**changes)
+        return [row.system.name for row in compare(scenario).rows]
+
+    assert names() == names(activation_limit=11) == list(DEFAULT_SYSTEMS)
+    assert names(activation_limit=10) == [*DEFAULT_SYSTEMS, "search"]  # pipemorph holds 10
+    assert names(activation_limit=[99, 99, 6, 99]) == [*DEFAULT_SYSTEMS, "search"]
+    two = compare(EXAMPLE.replaced(activation_limit=4), ["1f1b", "zerobubble"])
+    assert len(two.rows) == 2  # as asked
+
+
+def test_what_does_not_fit_the_host_does_not_fit() -> None:
+    v = Scenario(
+        stages=6, placement=Scenario.place("v", 3, 2), microbatches=8, activation_limit=3,
+        host_limit=1,
+    ).with_delay(60, [0])  # fmt: skip
+    row = compare(v, ["pipemorph"]).rows[0]
+    assert max(row.host_activations) > 1
+    assert not row.fits
+    assert compare(v.replaced(host_limit=np.inf), ["pipemorph"]).rows[0].fits
 
 
 def test_interleaved_counts_activations_of_whole_stages() -> None:
