@@ -8,12 +8,21 @@ from typing import Annotated
 from typer import Option
 
 from pipesim.cli import parsing
-from pipesim.cli.options import EngineName, Json, Quiet, ScenarioOptions, engine_named, parsed
+from pipesim.cli.options import (
+    EngineName,
+    Json,
+    MessageCost,
+    Quiet,
+    ScenarioOptions,
+    engine_named,
+    message_cost_ms,
+    parsed,
+)
 from pipesim.cli.output import Column, Outputs, progress, show, show_json, show_rows
 from pipesim.documents.words import described, titled
 from pipesim.files import write_csv
 from pipesim.formats.chrome_trace import save_chrome_trace
-from pipesim.studies.advice import advice
+from pipesim.studies.advice import advice, advised
 from pipesim.studies.comparison import DEFAULT_SYSTEMS, SYSTEMS, Comparison, Row
 from pipesim.studies.comparison import compare as compare_systems
 from pipesim.text import decimals, listed, milliseconds, numbers
@@ -39,10 +48,11 @@ def compare(
         Option(
             metavar="NAMES",
             help=f"Compare these: a comma list of {', '.join(SYSTEMS)} or PLANNER:TRANSPORT "
-            f"(default: {','.join(DEFAULT_SYSTEMS)}).",
+            f"(default: {','.join(DEFAULT_SYSTEMS)}, and search if a limit is reached).",
             autocompletion=_complete_systems,
         ),
     ] = None,
+    message_cost: MessageCost = None,
     delegates: Annotated[
         int | None,
         Option(
@@ -81,11 +91,12 @@ def compare(
     files = {"--csv": csv_file, "--plot": plot, "--trace": trace}
     outputs = Outputs(files, scenario.scenario)
     names = None if systems is None else parsed("--systems", parsing.names, systems)
-    what = scenario.build()
+    what, cost_ms = scenario.build(), message_cost_ms(message_cost)
     with progress(quiet) as report:
         result = compare_systems(
             what,
             names,
+            message_cost_ms=cost_ms,
             delegates=delegates,
             optimum_seconds=60.0 if optimum else None,
             engine=engine_named(engine),
@@ -95,17 +106,19 @@ def compare(
             from pipesim.plot import gantt, save
 
             report("drawing")
-            save(gantt(result.timelines, title=titled(what)), plot)
+            save(gantt(result.timelines, title=titled(what, cost_ms)), plot)
         if csv_file:
             records = [row.as_dict() for row in result.rows]
             write_csv(csv_file, list(records[0]), records)
         if trace:
             save_chrome_trace(result.timelines, trace)
     if json:
-        show_json(result.as_dict())
+        best = advised(result)
+        advised_name = best.system.name if best else None
+        show_json(result.as_dict() | {"advised": advised_name, "advice": advice(result)})
     else:
         if not quiet:
-            show(described(what), "")
+            show(described(what, cost_ms), "")
         _show_rows(result)
         show("", *filter(None, (_lower_bound(result), _misfits(result))))
         if not quiet:

@@ -27,12 +27,14 @@ __all__ = [
     "Chunks",
     "EngineName",
     "Json",
+    "MessageCost",
     "PlanOptions",
     "Quiet",
     "ScenarioOptions",
     "TransportOptions",
     "complete_planner",
     "engine_named",
+    "message_cost_ms",
     "one_starting",
     "parsed",
 ]
@@ -58,6 +60,15 @@ EngineName = Annotated[
     ),
 ]
 
+MessageCost = Annotated[
+    str | None,
+    Option(
+        "--message-cost",
+        metavar="TIME",
+        help="Time that every message takes besides delays, on every link (default 0ms).",
+    ),
+]
+
 MOST_OPERATORS = 1_000_000
 """Of one kind, as in scenario files: more is a typing error."""
 
@@ -68,6 +79,17 @@ def parsed(option: str, parse: Callable[[str], T], text: str) -> T:
         return parse(text)
     except ScenarioError as error:
         raise ScenarioError(f"{option}: {error}") from None
+
+
+def message_cost_ms(text: str | None) -> float:
+    """Return the time that ``--message-cost`` gives.
+
+    Raises
+    ------
+    ScenarioError
+        It is not a time.
+    """
+    return 0.0 if text is None else parsed("--message-cost", parsing.duration_ms, text)
 
 
 def engine_named(text: str | None) -> Engine | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pipesim import analysis
 from pipesim.cli.output import Column, progress, show, show_json, show_rows
-from pipesim.documents.words import described, titled
+from pipesim.documents.words import described, titled, unblocked
 from pipesim.engine import Engine
 from pipesim.files import write_csv
 from pipesim.scenario import Scenario
@@ -19,6 +19,7 @@ __all__ = ["show_pareto"]
 
 def show_pareto(
     scenario: Scenario,
+    cost_ms: float,
     engine: Engine | None,
     csv_file: Path | None,
     plot: Path | None,
@@ -26,15 +27,15 @@ def show_pareto(
     quiet: bool,
 ) -> None:
     """Print the trade-off between iteration time and activations, and write its files."""
-    bound_ms = analysis.lower_bound_ms(scenario)
+    bound_ms = analysis.lower_bound_ms(scenario.with_message_cost(cost_ms))
     with progress(quiet) as report:
-        points = pareto(scenario, engine=engine, progress=report)
+        points = pareto(scenario, message_cost_ms=cost_ms, engine=engine, progress=report)
         if plot:
             from pipesim.plot import save
             from pipesim.plot.pareto import trade_off
 
             report("drawing")
-            save(trade_off(points, bound_ms, title=titled(scenario)), plot)
+            save(trade_off(points, bound_ms, title=titled(scenario, cost_ms)), plot)
         if csv_file:
             records = [point.as_dict() for point in points]
             write_csv(csv_file, list(records[0]), records)
@@ -42,15 +43,19 @@ def show_pareto(
         show_json(
             {
                 "scenario": scenario.summary(),
+                "message_cost_ms": cost_ms,
                 "lower_bound_ms": bound_ms,
                 "points": [point.as_dict() for point in points],
             }
         )
     else:
         if not quiet:
-            show(described(scenario), "")
+            show(described(scenario, cost_ms), "")
         _show_points(points)
         show("", f"Lower bound: {milliseconds(bound_ms)}")
+        if not quiet:
+            hint = "" if cost_ms else " (--message-cost)"
+            show(f"Times hold {unblocked(cost_ms)}{hint}.")
 
 
 def _show_points(points: Sequence[Point]) -> None:

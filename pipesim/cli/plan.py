@@ -14,14 +14,16 @@ from pipesim.cli.options import (
     Chunks,
     EngineName,
     Json,
+    MessageCost,
     Quiet,
     ScenarioOptions,
     complete_planner,
     engine_named,
+    message_cost_ms,
 )
 from pipesim.cli.output import Outputs, progress, show, show_json, show_text, wrapped
 from pipesim.documents.plan_json import plan_json, save_plan
-from pipesim.documents.words import described
+from pipesim.documents.words import described, unblocked
 from pipesim.engine import Runs
 from pipesim.errors import ScenarioError, ScheduleError
 from pipesim.scenario import Scenario
@@ -46,6 +48,7 @@ def plan(
         ),
     ] = None,
     chunks: Chunks = 1,
+    message_cost: MessageCost = None,
     output: Annotated[
         Path | None, Option("--output", "-o", metavar="FILE", help="Write the plan as JSON.")
     ] = None,
@@ -67,7 +70,7 @@ def plan(
     files = {"--csv": csv_file, "--plot": plot, "--output": output}
     outputs = Outputs(files, scenario.scenario)
     chosen = engine_named(engine)
-    what = scenario.build(chunks=chunks)
+    what, cost_ms = scenario.build(chunks=chunks), message_cost_ms(message_cost)
     if pareto:
         if output:
             raise ScenarioError("--pareto makes several plans: --output is for one")
@@ -75,7 +78,7 @@ def plan(
             raise ScenarioError("--pareto plans by search: leave out --planner")
         from pipesim.cli.pareto import show_pareto
 
-        show_pareto(what, chosen, csv_file, plot, json, quiet)
+        show_pareto(what, cost_ms, chosen, csv_file, plot, json, quiet)
         outputs.written(quiet=quiet)
         return
     if csv_file or plot:
@@ -83,15 +86,19 @@ def plan(
     name = planner or "pipemorph"
     with progress(quiet) as report:
         report(f"planning with {name}")
-        schedule = plan_with(what, name)
-        timeline = Runs(schedule, engine=chosen).timeline(what)
+        costly = what.with_message_cost(cost_ms)
+        schedule = plan_with(costly, name)
+        timeline = Runs(schedule, engine=chosen).timeline(costly)
         _check_limits(timeline, schedule)
     if output:
         save_plan(schedule, output)
     if json:
-        show_json(json_module.loads(plan_json(schedule)) | {"result": _worth(timeline)})
+        result = _worth(timeline) | ({"message_cost_ms": cost_ms} if cost_ms else {})
+        show_json(json_module.loads(plan_json(schedule)) | {"result": result})
     else:
-        _show(timeline, schedule, quiet)
+        if not quiet:
+            show(described(what, cost_ms), "")
+        _show(timeline, schedule, cost_ms)
     outputs.written(quiet=quiet)
 
 
@@ -119,10 +126,8 @@ def _worth(timeline: Timeline) -> dict[str, float]:
     return {"iteration_ms": iteration_ms, "bound_ms": bound_ms, "gap": gap}
 
 
-def _show(timeline: Timeline, schedule: Schedule, quiet: bool) -> None:
+def _show(timeline: Timeline, schedule: Schedule, cost_ms: float) -> None:
     scenario = timeline.scenario
-    if not quiet:
-        show(described(scenario), "")
     for device, order in enumerate(schedule.orders):
         name = f"device {device}: "
         ops = " ".join(_short(op, scenario) for op in order)
@@ -135,7 +140,7 @@ def _show(timeline: Timeline, schedule: Schedule, quiet: bool) -> None:
         f"planner         {schedule.planner}",
         f"warm-up         {numbers(warmup)}",
         f"slackness       {numbers(analysis.slackness(warmup))}",
-        f"iteration time  {ideal_ms} where nothing blocks (transport ideal)",
+        f"iteration time  {ideal_ms} {unblocked(cost_ms)} (transport ideal)",
         f"lower bound     {milliseconds(worth['bound_ms'])}",
         f"gap             {plain(100 * worth['gap'], 2)} %",
     )

@@ -5,23 +5,26 @@ from __future__ import annotations
 import numpy as np
 
 from pipesim.scenario import DOWN, UP, Array, Scenario
-from pipesim.text import counted, plain
+from pipesim.text import counted, milliseconds, plain
 
-__all__ = ["described", "titled"]
+__all__ = ["described", "titled", "unblocked"]
 
 
-def described(scenario: Scenario) -> str:
-    """Say what a scenario is: shape, operator times, slow links, limits.
+def described(scenario: Scenario, message_cost_ms: float = 0.0) -> str:
+    """Say what a scenario is: shape, operator times, slow links, cost of messages, limits.
 
     Examples
     --------
     >>> described(Scenario().with_delay(20, links=[0]))
     '4 stages × 12 micro-batches · F 10, B 10, W 10 ms · link 0: 20 ms each way'
+    >>> described(Scenario(), message_cost_ms=2)
+    '4 stages × 12 micro-batches · F 10, B 10, W 10 ms · no slow link · messages 2 ms'
     """
     parts = [
         _shape(scenario),
         f"{_operators(scenario)} ms",
         ", ".join(_delay(scenario, link) for link in scenario.slow_links) or "no slow link",
+        *_messages(message_cost_ms),
     ]
     if np.isfinite(scenario.activation_limit).any():
         limits = scenario.activation_limit
@@ -30,8 +33,8 @@ def described(scenario: Scenario) -> str:
     return (f"{scenario.name}: " if scenario.name else "") + " · ".join(parts)
 
 
-def titled(scenario: Scenario) -> str:
-    """Return a title for a figure: what was run, and which links are slow.
+def titled(scenario: Scenario, message_cost_ms: float = 0.0) -> str:
+    """Return a title for a figure: what was run, which links are slow, what messages cost.
 
     Examples
     --------
@@ -40,9 +43,26 @@ def titled(scenario: Scenario) -> str:
     """
     slow = scenario.slow_links
     delays = ", ".join(_delay(scenario, link) for link in slow) or "no slow link"
-    return f"{scenario.name or _shape(scenario)} · " + (
-        delays if len(slow) <= 3 else f"{len(slow)} slow links"
-    )
+    few = delays if len(slow) <= 3 else f"{len(slow)} slow links"
+    return " · ".join([scenario.name or _shape(scenario), few, *_messages(message_cost_ms)])
+
+
+def unblocked(message_cost_ms: float) -> str:
+    """Say when an iteration time of the transport ideal holds.
+
+    Examples
+    --------
+    >>> unblocked(0.0)
+    'where nothing blocks and messages cost nothing'
+    >>> unblocked(2.0)
+    'where nothing blocks and messages cost 2 ms'
+    """
+    cost = milliseconds(message_cost_ms) if message_cost_ms else "nothing"
+    return f"where nothing blocks and messages cost {cost}"
+
+
+def _messages(cost_ms: float) -> list[str]:
+    return [f"messages {milliseconds(cost_ms)}"] if cost_ms else []
 
 
 def _shape(scenario: Scenario) -> str:

@@ -29,7 +29,7 @@ class Point:
     Attributes
     ----------
     iteration_ms : float
-        Where nothing blocks (transport ideal).
+        Where nothing blocks (transport ideal) and messages take what was given.
     peak : float
         Most activations that any device holds at once, its host's part included.
     host : float
@@ -61,6 +61,7 @@ class Point:
 def pareto(
     scenario: Scenario,
     *,
+    message_cost_ms: float = 0.0,
     moves: int | None = None,
     engine: Engine | None = None,
     progress: Callable[[str], None] = lambda text: None,
@@ -72,6 +73,8 @@ def pareto(
     scenario : Scenario
         Its delays are planned for. Its activation limits do not bind here: what a plan holds
         beyond them is counted as host memory.
+    message_cost_ms : float
+        What every message between devices takes besides delays. It is planned for.
     moves : int, optional
         Moves of the search for each plan.
     engine : {"simpy", "compiled"}, optional
@@ -85,6 +88,7 @@ def pareto(
     >>> points[0].peak < points[-1].peak, points[0].iteration_ms > points[-1].iteration_ms
     (True, True)
     """
+    scenario = scenario.with_message_cost(message_cost_ms)
     least = max(len(stages) for stages in scenario.stages_of)
     most = least * scenario.microbatches
     bound_ms = analysis.lower_bound_ms(scenario) * (1 + _SAME)

@@ -137,12 +137,32 @@ def test_operator_times_by_stage() -> None:
     assert slow["zerobubble:ideal"]["iteration_ms"] == 457
 
 
+def test_the_cost_of_messages() -> None:
+    cost = ["--message-cost", "2ms"]
+    text = stdout("compare", *SLOW, *cost)
+    assert text.splitlines()[0].endswith("link 0: 20 ms each way · messages 2 ms")
+    assert "Lower bound: 416 ms" in text
+    assert text.endswith("on device 0. Assumes CPU delegation.\n")
+    document = json.loads(stdout("compare", *SLOW, *cost, "--json"))
+    assert document["message_cost_ms"] == 2
+    assert document["advised"] == "pipemorph"
+    assert document["advice"] in text
+    planned = stdout("plan", *SLOW, *cost)
+    assert "416 ms where nothing blocks and messages cost 2 ms (transport ideal)" in planned
+    assert json.loads(stdout("plan", *SLOW, *cost, "--json"))["result"] == {
+        "iteration_ms": 416, "bound_ms": 416, "gap": 0, "message_cost_ms": 2,
+    }  # fmt: skip
+    instant = stdout("plan", *SLOW)
+    assert "410 ms where nothing blocks and messages cost nothing (transport ideal)" in instant
+
+
 def test_systems_and_limits() -> None:
     by_name = rows(*SLOW, "--systems", "interleaved-1f1b,zb-h1:ideal,pipemorph",
                    "--activation-limit", "8,8,unlimited,8", "--delegates", "1")  # fmt: skip
     assert list(by_name) == ["interleaved-1f1b", "zb-h1:ideal", "pipemorph"]
     text = stdout("compare", *SLOW, "--activation-limit", "7")
     assert "over the limit" in text
+    assert "\nSearch " in text
     misfit = stdout("compare", *SLOW, "--activation-limit", "3")
     assert "Over the activation limit, with no plan to use host memory: 1F1B" in misfit
     assert "less than 1F1B" not in misfit
@@ -339,6 +359,8 @@ def test_version() -> None:
         ("compare --csv nope/a.csv", "no folder nope"),
         ("compare --plot nope/a.png", "--plot nope/a.png: there is no folder nope"),
         ("compare --foo", "no such option: --foo"),
+        ("compare --message-cost 2", "--message-cost: '2' has no unit"),
+        ("plan --pareto --message-cost -2ms", "--message-cost: '-2ms' is negative"),
         ("compare foo", "unexpected"),
         ("foo", "foo"),
         ("import", "missing command"),
