@@ -1,4 +1,4 @@
-"""``pipesim validate``: compare predictions with measurements."""
+"""``pipesim validate``: compare predictions, or replays, with measurements."""
 
 from __future__ import annotations
 
@@ -37,7 +37,12 @@ def validate(
         ),
     ] = None,
     source: Annotated[
-        str, Option("--format", metavar="FORMAT", help=f"What FILE holds: {' or '.join(FORMATS)}.")
+        str,
+        Option(
+            "--format",
+            metavar="FORMAT",
+            help="What FILE holds: runs, to be predicted, or production, for a replay check.",
+        ),
     ] = "runs",
     json: Json = False,
     plot: Annotated[
@@ -49,15 +54,17 @@ def validate(
     """Predict measured runs and say how far off the predictions are.
 
     For each run, the iteration under the delay is predicted from its shape, its healthy
-    iteration and the constants of its testbed. A step of a production trace is replayed from
-    its own operator times, and its length is compared with the measured one.
+    iteration and the constants of its testbed.
+
+    A production trace gets a replay check instead, which predicts nothing: each step is run
+    again from its own operator times. Its length shows whether the dependencies are right.
     """
     outputs = Outputs({"--plot": plot}, measured, calibration)
     if source == "production":
         if calibration or plot:
             option = "--calibration" if calibration else "--plot"
             raise ScenarioError(f"{option} is for runs, not for production traces")
-        _validate_production(measured, json, quiet)
+        _check_replay(measured, json, quiet)
     elif source == "runs":
         if calibration is None:
             raise ScenarioError("measured runs need --calibration FILE, see `pipesim calibrate`")
@@ -135,16 +142,22 @@ def _show_figures(validation: Validation) -> None:
         )
 
 
-def _validate_production(measured: Path, json: bool, quiet: bool) -> None:
-    from pipesim.fidelity.production import validate_production
+def _check_replay(measured: Path, json: bool, quiet: bool) -> None:
+    from pipesim.fidelity.production import check_replay
 
     with progress(quiet) as report:
-        report("predicting every step")
-        found = validate_production(measured)
+        report("replaying every step")
+        found = check_replay(measured)
     if json:
         show_json(found.as_dict())
         return
     figures = found.as_dict()
+    if not quiet:
+        show(
+            "Replay check: every step is run again from its own measured durations. It predicts "
+            "nothing.",
+            "",
+        )
     show(
         f"steps                  {found.steps} ({len(found.rows)} over all data-parallel ranks)",
         f"median absolute error  {_percent(figures['median_abs_error'])}",

@@ -1,9 +1,10 @@
-"""A production job, replayed step by step from its own operator times.
+"""A replay check: the steps of a production job, run again from their own operator times.
 
 For every step and data-parallel rank the measured operator times, in the measured order,
 run under Megatron's exchange; the span from the first forward to the last backward is
 compared with the measured one. No measured start time is used, but all measured durations are:
-the replay shows that the graph of dependencies is right, and predicts nothing.
+the check shows that the graph of dependencies is right. It predicts nothing and validates no
+prediction.
 
 The cost of a message is one number for the whole trace, read from it and not fitted: sends
 and receives are logged with their waiting time, so the end of a message that came last
@@ -40,41 +41,41 @@ from pipesim.program import Message
 from pipesim.scenario import Array
 from pipesim.transport import Exchange
 
-__all__ = ["ProductionFidelity", "SpanError", "transfer_ms", "validate_production"]
+__all__ = ["ReplayCheck", "SpanError", "check_replay", "transfer_ms"]
 
 
 @dataclass(frozen=True)
 class SpanError:
-    """One step of one data-parallel rank: its pipeline's span, measured and predicted.
+    """One step of one data-parallel rank: its pipeline's span, measured and replayed.
 
     Parameters
     ----------
     step, dp_rank : int
         Which one.
-    measured_ms, predicted_ms : float
+    measured_ms, replayed_ms : float
         From the start of the first forward to the end of the last backward.
     """
 
     step: int
     dp_rank: int
     measured_ms: float
-    predicted_ms: float
+    replayed_ms: float
 
     @property
     def error(self) -> float:
-        """Relative error, signed: above 0 the prediction is too long.
+        """Relative error, signed: above 0 the replay is too long.
 
         Examples
         --------
-        >>> SpanError(step=0, dp_rank=0, measured_ms=200.0, predicted_ms=201.0).error
+        >>> SpanError(step=0, dp_rank=0, measured_ms=200.0, replayed_ms=201.0).error
         0.005
         """
-        return (self.predicted_ms - self.measured_ms) / self.measured_ms
+        return (self.replayed_ms - self.measured_ms) / self.measured_ms
 
 
 @dataclass(frozen=True)
-class ProductionFidelity:
-    """How well a production trace is predicted.
+class ReplayCheck:
+    """How long the steps of a production trace come out when they are replayed.
 
     Parameters
     ----------
@@ -107,9 +108,13 @@ class ProductionFidelity:
         return np.abs([row.error for row in self.rows])
 
     def as_dict(self) -> dict[str, object]:
-        """Return the result in JSON types; errors are fractions: 0.01 is 1 %."""
+        """Return the result in JSON types; errors are fractions: 0.01 is 1 %.
+
+        ``predicted_ms`` is ``replayed_ms`` under the name that it used to have.
+        """
         errors = self.abs_errors
         return {
+            "kind": "replay check",
             "steps": self.steps,
             "median_abs_error": float(np.median(errors)),
             "p90_abs_error": float(np.quantile(errors, 0.9)),
@@ -122,7 +127,8 @@ class ProductionFidelity:
                     "step": row.step,
                     "dp_rank": row.dp_rank,
                     "measured_ms": row.measured_ms,
-                    "predicted_ms": row.predicted_ms,
+                    "replayed_ms": row.replayed_ms,
+                    "predicted_ms": row.replayed_ms,
                     "error": row.error,
                 }
                 for row in self.rows
@@ -130,8 +136,8 @@ class ProductionFidelity:
         }
 
 
-def validate_production(path: StrPath) -> ProductionFidelity:
-    """Predict every complete iteration of a production trace.
+def check_replay(path: StrPath) -> ReplayCheck:
+    """Replay every complete iteration of a production trace from its own durations.
 
     Parameters
     ----------
@@ -145,15 +151,15 @@ def validate_production(path: StrPath) -> ProductionFidelity:
     """
     trace = read_production(path)
     cost = transfer_ms(trace.iterations)
-    rows = tuple(_predicted(iteration, Exchange(base_ms=cost)) for iteration in trace.iterations)
-    return ProductionFidelity(trace.file, cost, rows, len(trace.skipped), trace.notes)
+    rows = tuple(_replayed(iteration, Exchange(base_ms=cost)) for iteration in trace.iterations)
+    return ReplayCheck(trace.file, cost, rows, len(trace.skipped), trace.notes)
 
 
-def _predicted(iteration: ProductionIteration, exchange: Exchange) -> SpanError:
+def _replayed(iteration: ProductionIteration, exchange: Exchange) -> SpanError:
     timeline = iteration.timeline
-    predicted = simulate(timeline.scenario, iteration.schedule, exchange)
+    replayed = simulate(timeline.scenario, iteration.schedule, exchange)
     return SpanError(
-        iteration.step, iteration.dp_rank, timeline.iteration_ms, predicted.iteration_ms
+        iteration.step, iteration.dp_rank, timeline.iteration_ms, replayed.iteration_ms
     )
 
 

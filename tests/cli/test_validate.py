@@ -43,13 +43,19 @@ def test_validate_json_is_the_contract() -> None:
     assert set(document["by_system"]) == {"1f1b", "zerobubble", "pipemorph-cpu", "pipemorph"}
 
 
-def test_validate_a_production_trace() -> None:
+def test_a_production_trace_gets_a_replay_check() -> None:
     document = json.loads(stdout("validate", PRODUCTION, "--format", "production", "--json"))
     assert document["steps"] == 32
     assert document["median_abs_error"] <= 0.003
     assert document["p90_abs_error"] <= 0.01
     assert document["max_abs_error"] >= document["p90_abs_error"]
-    assert "median absolute error" in stdout("validate", PRODUCTION, "--format", "production")
+    text = stdout("validate", PRODUCTION, "--format", "production")
+    assert text.startswith("Replay check: ")
+    assert "It predicts nothing." in text
+    assert "median absolute error" in text
+    assert "Replay" not in stdout("validate", PRODUCTION, "--format", "production", "--quiet")
+    for row in document["rows"]:
+        assert row["replayed_ms"] == row["predicted_ms"]
 
 
 def test_calibrate_then_validate() -> None:

@@ -6,16 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipesim.fidelity.production import transfer_ms, validate_production
+from pipesim.fidelity.production import check_replay, transfer_ms
 from pipesim.formats.production import read_production
 from tests.formats.production_traces import SAMPLE, SHIPPED, small
 
 
-def test_the_shipped_trace_is_predicted() -> None:
-    result = validate_production(SHIPPED)
+def test_the_shipped_trace_is_replayed() -> None:
+    result = check_replay(SHIPPED)
     assert (result.steps, len(result.rows), result.skipped) == (32, 64, 0)
     summary = result.as_dict()
     assert json.loads(json.dumps(summary)) == summary
+    assert summary["kind"] == "replay check"
     assert summary["median_abs_error"] < 0.0003
     assert summary["p90_abs_error"] < 0.0005
     assert summary["max_abs_error"] < 0.001
@@ -29,7 +30,7 @@ def test_the_cost_of_a_message_does_not_depend_on_the_steps_it_is_read_from() ->
 
 
 def test_a_sample_of_it() -> None:
-    result = validate_production(SAMPLE)
+    result = check_replay(SAMPLE)
     assert [(row.step, row.dp_rank) for row in result.rows] == [
         (step, dp_rank) for step in (33, 34, 36) for dp_rank in (0, 1)
     ]
@@ -39,21 +40,21 @@ def test_a_sample_of_it() -> None:
 def test_by_hand(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     small().to_parquet(path)
-    result = validate_production(path)
+    result = check_replay(path)
     # 10 + 1 + 20 + 40 + 1 + 30 ms, the two messages read off as 1 ms.
     assert result.transfer_ms == pytest.approx(1, abs=1e-3)
-    assert [row.predicted_ms for row in result.rows] == pytest.approx([102, 102], abs=2e-3)
+    assert [row.replayed_ms for row in result.rows] == pytest.approx([102, 102], abs=2e-3)
     assert [row.measured_ms for row in result.rows] == pytest.approx([102, 102], abs=2e-3)
 
 
-def test_starts_do_not_enter_the_prediction(tmp_path: Path) -> None:
-    """Stage 1 begins 5 ms late: the prediction stays, and is 5 ms short."""
+def test_starts_do_not_enter_the_replay(tmp_path: Path) -> None:
+    """Stage 1 begins 5 ms late: the replay stays, and is 5 ms short."""
     frame = small(steps=1)
     late = (frame.stage == 1) | frame.optype.isin(["backward-recv", "backward-compute"])
     frame.loc[late, "start_ts"] += np.float32(0.005)
     frame.to_parquet(tmp_path / "t.parquet")
-    (row,) = validate_production(tmp_path / "t.parquet").rows
-    assert row.predicted_ms == pytest.approx(102, abs=2e-3)
+    (row,) = check_replay(tmp_path / "t.parquet").rows
+    assert row.replayed_ms == pytest.approx(102, abs=2e-3)
     assert row.measured_ms == pytest.approx(107, abs=2e-3)
     assert row.error == pytest.approx(-5 / 107, abs=1e-4)
 
@@ -61,5 +62,5 @@ def test_starts_do_not_enter_the_prediction(tmp_path: Path) -> None:
 def test_without_messages_they_cost_nothing(tmp_path: Path) -> None:
     frame = small(steps=1)
     frame[frame.optype.str.endswith("compute")].to_parquet(tmp_path / "t.parquet")
-    (row,) = validate_production(tmp_path / "t.parquet").rows
-    assert row.predicted_ms == pytest.approx(100, abs=2e-3)
+    (row,) = check_replay(tmp_path / "t.parquet").rows
+    assert row.replayed_ms == pytest.approx(100, abs=2e-3)
