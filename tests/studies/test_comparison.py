@@ -67,17 +67,21 @@ def test_a_message_costs_time_under_every_system() -> None:
         assert after.replanned == before.replanned == (after.system.name in ("pipemorph", "search"))
     assert costly["zerobubble"].schedule == instant["zerobubble"].schedule
     assert costly["pipemorph"].iteration_ms == costly.lower_bound_ms
+    assert costly["pipemorph"].lower_bound_ms == costly.lower_bound_ms
+    assert not any(row.replanned for row in compare(EXAMPLE, message_cost_ms=2).rows)
     assert costly["pipemorph"].schedule.assumed.delay_ms == ((22, 22), (2, 2), (2, 2))
     assert costly["zerobubble"].schedule.assumed.delay_ms == 0
 
 
 def test_search_joins_where_a_limit_is_reached() -> None:
-    def names(**changes: object) -> list[str]:
-        scenario = EXAMPLE.with_delay(20, [0]).replaced(**changes)
+    def names(delay: float = 20, **changes: object) -> list[str]:
+        scenario = EXAMPLE.with_delay(delay, [0]).replaced(**changes)
         return [row.system.name for row in compare(scenario).rows]
 
     assert names() == names(activation_limit=11) == list(DEFAULT_SYSTEMS)
     assert names(activation_limit=10) == [*DEFAULT_SYSTEMS, "search"]  # pipemorph holds 10
+    assert names(0, activation_limit=10.5) == list(DEFAULT_SYSTEMS)  # none holds more than 9.5
+    assert names(0, activation_limit=10) == [*DEFAULT_SYSTEMS, "search"]
     assert names(activation_limit=[99, 99, 6, 99]) == [*DEFAULT_SYSTEMS, "search"]
     two = compare(EXAMPLE.replaced(activation_limit=4), ["1f1b", "zerobubble"])
     assert len(two.rows) == 2  # as asked
