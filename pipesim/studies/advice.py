@@ -8,6 +8,8 @@ more: a plan that needs it is left out if one without is nearly as fast.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from pipesim.studies.comparison import Comparison, Row
@@ -93,9 +95,10 @@ def _changes(row: Row) -> int:
 
 
 def _gain(row: Row, other: Row) -> float:
-    """The part of the other's time that a system saves."""
-    saved_ms = other.iteration_ms - row.iteration_ms
-    return 0.0 if abs(saved_ms) <= _ROUNDING * other.iteration_ms else saved_ms / other.iteration_ms
+    """The part of the other's time that a system saves; below 0 if it takes longer."""
+    if math.isclose(row.iteration_ms, other.iteration_ms, rel_tol=_ROUNDING):
+        return 0.0
+    return 1 - row.iteration_ms / other.iteration_ms if other.iteration_ms else -math.inf
 
 
 # -- the sentence ------------------------------------------------------------------------
@@ -108,7 +111,7 @@ def _sentence(comparison: Comparison, row: Row) -> str:
     slow, changes = comparison.scenario.slow_links, _changes(row)
     # What is faster, and not advised, needs host memory.
     hosted = [other for other in others if _gain(other, row) > NEGLIGIBLE]
-    others = [other for other in others if other not in hosted]
+    others = [other for other in others if _gain(other, row) <= NEGLIGIBLE]
     but, fitting = _but(row, hosted), " within the limits" if hosted else ""
     if not slow and changes == _AS_IS:
         return f"No link is slow: {_takes(row)}, and {_none_faster(row, others)}{fitting}{but}."

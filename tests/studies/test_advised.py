@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesim import Scenario, compare
+from pipesim.errors import ScheduleError
 from pipesim.schedule import Assumptions
 from pipesim.studies.advice import NEGLIGIBLE, WORTH_HOST_MEMORY, advice, advised
 from pipesim.studies.comparison import SYSTEMS, Comparison, Row
-from tests.strategies import examples
+from tests.strategies import examples, scenarios
 
 SLOW = Scenario(microbatches=1).with_delay(20, links=[0])
 BASE = compare(SLOW, ["zerobubble"]).rows[0]
@@ -110,7 +111,8 @@ def check_words(comparison: Comparison, row: Row, text: str) -> None:
     assert ("; with host memory, " in sentence) == bool(worth)
     assert ("CPU delegation" in assumed) == (row.system.transport == "delegated")
     assert ("host memory" in assumed) == any(row.host_activations)
-    assert ("messages" in assumed) == (comparison.message_cost_ms == 0)
+    sends = comparison.scenario.devices > 1
+    assert ("messages" in assumed) == (sends and comparison.message_cost_ms == 0)
     assert " 0 % less" not in text
     assert "-" not in sentence.replace("Re-plan", "").replace("re-plan", "").replace("-CPU", "")
 
@@ -137,6 +139,16 @@ def test_the_rules_hold_for_what_is_simulated(comparison: Comparison) -> None:
         if row.system.name != "search"
     ]
     assert ("search" in names) == any(filled)
+
+
+@examples(1 / 2)
+@given(scenarios(limited=True))
+def test_the_rules_hold_for_any_placement_times_and_delays(scenario: Scenario) -> None:
+    try:
+        comparison = compare(scenario)
+    except ScheduleError:  # no interleaved plan for this number of micro-batches
+        return
+    check(comparison)
 
 
 def test_no_row_fits() -> None:
