@@ -241,7 +241,8 @@ def compare(
     systems : sequence of str
         Names out of ``SYSTEMS``, or ``planner:transport``. Default: see
         :func:`default_systems`; where one of these leaves some device no room for one more
-        activation, so that its limit may have cost time, ``search`` is a row as well.
+        activation, so that its limit may have cost time, ``search`` is a row as well, for
+        pipelines of up to :data:`MOST_SEARCHED` operators.
     message_cost_ms : float
         What every message between devices takes besides delays, under every transport.
         Planners that know of delays plan for it.
@@ -279,13 +280,25 @@ def compare(
 
     for name in default_systems(scenario) if systems is None else systems:
         add(name)
-    if systems is None and any(_fills_a_device(row, scenario) for row in rows):
+    if (
+        systems is None
+        and _searchable(scenario)
+        and any(_fills_a_device(r, scenario) for r in rows)
+    ):
         add("search")
     if optimum_seconds is not None:
         progress("Optimum")
         rows.append(_optimum_row(scenario, optimum_seconds, message_cost_ms, engine))
     bound_ms = analysis.lower_bound_ms(scenario.with_message_cost(message_cost_ms))
     return Comparison(scenario, bound_ms, tuple(rows), message_cost_ms)
+
+
+MOST_SEARCHED = 20_000
+"""Operators of a pipeline that ``search`` is tried on unasked: some seconds."""
+
+
+def _searchable(scenario: Scenario) -> bool:
+    return 3 * scenario.stages * scenario.microbatches <= MOST_SEARCHED
 
 
 def _fills_a_device(row: Row, scenario: Scenario) -> bool:
