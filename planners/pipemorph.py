@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 
 from pipesim.analysis import lower_bound_ms, needed_slackness
-from pipesim.engine import Runs
+from pipesim.engine import Runs, evaluate
 from pipesim.scenario import Scenario
 from pipesim.schedule import Assumptions, Op, Schedule
+from pipesim.transport import Ideal, Transport, transport
 from planners.greedy import ListSchedule, list_schedule
 from planners.ladder import rungs
 from planners.registry import planner
@@ -45,29 +46,41 @@ def pipemorph_published(scenario: Scenario) -> Schedule:
 
 
 @planner("pipemorph")
-def pipemorph(scenario: Scenario) -> Schedule:
+def pipemorph(scenario: Scenario, *, over: str | Transport = "ideal") -> Schedule:
     """The best of the published plan, those for longer delays, and not re-planning at all.
 
     The published plan is taken where it meets the lower bound. Otherwise it is not always the
     shortest: a warm-up for the delays can be worse than that of ``zerobubble``, and worse than
-    one for longer delays. Compared is where nothing blocks, under the scenario's delays; of
-    equals the one that holds least is taken. Along one ratio of delays between links, a longer
-    delay never gets a shorter iteration (:mod:`planners.ladder`).
+    one for longer delays. Compared is over the transport, under the scenario's delays; of
+    equals the one that holds least is taken. Where nothing blocks and along one ratio of delays
+    between links, a longer delay never gets a shorter iteration (:mod:`planners.ladder`).
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Its delays are planned for.
+    over : str or Transport
+        The transport that the plan is for.
     """
+    route = transport(over)
     bound_ms = lower_bound_ms(scenario) * (1 + _SAME)
     warmup = replanned_warmup(scenario)
-    published = _listed(scenario, warmup)
-    if published.makespan_ms <= bound_ms:
-        return _assuming(scenario, "pipemorph", published.orders, warmup)
+    listed = _listed(scenario, warmup)
+    published = _assuming(scenario, "pipemorph", listed.orders, warmup, route)
+    blocks = route != Ideal()
+    time_ms = float(evaluate(scenario, published, route)) if blocks else listed.makespan_ms
+    if time_ms <= bound_ms:
+        return published
     limits = scenario.activation_limit.tolist()
     unplanned = list_schedule(scenario.without_delay(), limits=limits)
-    candidates = [_assuming(scenario, "pipemorph", unplanned.orders, None)]
+    candidates = [_assuming(scenario, "pipemorph", unplanned.orders, None, route)]
     for rung in rungs(scenario, per_doubling=_rungs_per_doubling(scenario)):
         warmup = replanned_warmup(rung)
-        candidates.append(_assuming(scenario, "pipemorph", _listed(rung, warmup).orders, warmup))
-    if len(candidates) == 1:
-        candidates.append(_assuming(scenario, "pipemorph", published.orders, warmup))
-    return _shortest(scenario, candidates)
+        orders = _listed(rung, warmup).orders
+        candidates.append(_assuming(scenario, "pipemorph", orders, warmup, route))
+    if blocks or len(candidates) == 1:
+        candidates.append(published)
+    return _shortest(scenario, candidates, route)
 
 
 _SAME = 1e-9
@@ -87,7 +100,7 @@ def planned_under_delays(scenario: Scenario, name: str, warmup: Sequence[int]) -
 
     What the warm-up holds beyond a device's limit is meant for host memory.
     """
-    return _assuming(scenario, name, _listed(scenario, warmup).orders, warmup)
+    return _assuming(scenario, name, _listed(scenario, warmup).orders, warmup, None)
 
 
 def _listed(scenario: Scenario, warmup: Sequence[int]) -> ListSchedule:
@@ -98,20 +111,25 @@ def _listed(scenario: Scenario, warmup: Sequence[int]) -> ListSchedule:
 
 
 def _assuming(
-    scenario: Scenario, name: str, orders: list[list[Op]], warmup: Sequence[int] | None
+    scenario: Scenario,
+    name: str,
+    orders: list[list[Op]],
+    warmup: Sequence[int] | None,
+    over: Transport | None,
 ) -> Schedule:
     assumed = Assumptions(
         delay_ms=scenario.delay_ms.tolist(),
         activation_limit=scenario.activation_limit.tolist(),
         host_limit=scenario.host_limit.tolist(),
         warmup=warmup,
+        transport=over.name if over else None,
     )
     return Schedule(orders, scenario.placement, scenario.microbatches, name, assumed)
 
 
-def _shortest(scenario: Scenario, candidates: Sequence[Schedule]) -> Schedule:
-    """Of the shortest plans where nothing blocks, the one that holds least."""
-    runs = [Runs(schedule).timeline(scenario) for schedule in candidates]
+def _shortest(scenario: Scenario, candidates: Sequence[Schedule], over: Transport) -> Schedule:
+    """Of the plans that are the shortest over a transport, the one that holds least."""
+    runs = [Runs(schedule, over).timeline(scenario) for schedule in candidates]
     enough_ms = min(run.iteration_ms for run in runs) * (1 + _SAME)
     _, best = min(
         (float(run.peak_activations.sum()), index)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
+from inspect import signature
 from typing import Protocol, TypeVar, cast
 
 from pipesim.errors import PipesimError, ScheduleError
 from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
+from pipesim.transport import Transport
 
 __all__ = ["Planner", "get", "names", "plan", "planner", "summary"]
 
@@ -20,7 +22,10 @@ ENTRY_POINTS = "pipesim.planners"
 
 
 class Planner(Protocol):
-    """Makes a schedule for a scenario."""
+    """Makes a schedule for a scenario.
+
+    One that has a parameter ``over`` besides is told the transport that the plan is for.
+    """
 
     def __call__(self, scenario: Scenario) -> Schedule:
         """Return a complete schedule; raise ScheduleError where there is none."""
@@ -77,8 +82,17 @@ def summary(name: str) -> str:
     return (get(name).__doc__ or "").strip().partition("\n")[0]
 
 
-def plan(scenario: Scenario, name: str) -> Schedule:
+def plan(scenario: Scenario, name: str, *, over: str | Transport = "ideal") -> Schedule:
     """Plan ``scenario`` with the planner called ``name``.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        What to plan for.
+    name : str
+        See :func:`names`.
+    over : str or Transport
+        The transport that the plan is for. Most planners know of none.
 
     Raises
     ------
@@ -91,4 +105,7 @@ def plan(scenario: Scenario, name: str) -> Schedule:
     >>> [str(op) for op in plan(Scenario(stages=2, microbatches=2), "1f1b").orders[1]]
     ['1F0', '1BW0', '1F1', '1BW1']
     """
-    return get(name)(scenario)
+    function = get(name)
+    if "over" in signature(function).parameters:
+        return cast(Callable[..., Schedule], function)(scenario, over=over)
+    return function(scenario)

@@ -271,7 +271,7 @@ def compare(
     {'pipemorph-cpu': 440.0, 'pipemorph': 410.0}
     """
     rows: list[Row] = []
-    plans = _Plans(plan, message_cost_ms)
+    plans = _Plans(message_cost_ms)
 
     def add(name: str) -> None:
         one = system(name)
@@ -309,28 +309,43 @@ def _fills_a_device(row: Row, scenario: Scenario) -> bool:
 class _Plans:
     """Plans, for what messages cost, and how long they took to make; none is made twice."""
 
-    def __init__(
-        self, planned: Callable[[Scenario, str], Schedule], message_cost_ms: float
-    ) -> None:
-        self._planned = planned
+    def __init__(self, message_cost_ms: float, planned: Callable[..., Schedule] = plan) -> None:
         self.message_cost_ms = message_cost_ms
-        self._made: dict[tuple[str, tuple[int, ...], bool], tuple[Schedule, float]] = {}
+        self._planned = planned
+        self._made: dict[tuple[object, ...], tuple[Schedule, float]] = {}
 
-    def of(self, scenario: Scenario, planner: str, *, healthy: bool) -> tuple[Schedule, float]:
+    def of(
+        self, scenario: Scenario, planner: str, over: Transport, *, healthy: bool
+    ) -> tuple[Schedule, float]:
         """Return the plan for a scenario, or for the same on healthy links, and its seconds.
 
-        It is the same for both where the planner says that it knows of no delay.
+        It is the same for both where the planner says that it knows of no delay, and the same
+        for all transports where it names none.
         """
-        key = planner, scenario.placement, healthy and bool(scenario.slow_links)
-        if key not in self._made:
-            other = self._made.get((planner, scenario.placement, False))
-            if other and other[0].assumed.blind_to_delays:
-                return other
-            started = perf_counter()
-            delays = scenario.without_delay() if healthy else scenario
-            schedule = self._planned(delays.with_message_cost(self.message_cost_ms), planner)
-            self._made[key] = schedule, perf_counter() - started
-        return self._made[key]
+        what = planner, scenario.placement
+        slow = bool(scenario.slow_links)
+        for made in (self._made.get((*what, slow, way)) for way in (None, over)):
+            if made and made[0].assumed.blind_to_delays:
+                return made
+        slow = slow and not healthy
+        for way in (None, over):
+            if (*what, slow, way) in self._made:
+                return self._made[*what, slow, way]
+        started = perf_counter()
+        delays = scenario.without_delay() if healthy else scenario
+        schedule = self._planned(delays.with_message_cost(self.message_cost_ms), planner, over=over)
+        known = over if schedule.assumed.transport else None
+        self._made[*what, slow, known] = schedule, perf_counter() - started
+        return self._made[*what, slow, known]
+
+
+def _planned_over(over: Transport) -> Transport:
+    """What a plan for a transport has to know of it, besides what every message costs.
+
+    Delegates that are always free block nothing.
+    """
+    free = replace(over, base_ms=0.0)
+    return Ideal() if free == Delegated() else free
 
 
 def _optimum_row(
@@ -340,14 +355,14 @@ def _optimum_row(
 
     found: list[Result] = []
 
-    def solved(what: Scenario, name: str) -> Schedule:
+    def solved(what: Scenario, name: str, *, over: Transport) -> Schedule:
         found.append(optimum(what, time_limit_s=seconds))
         if found[-1].schedule is None:
             raise SolverError(f"no schedule was found in {seconds:g} s: {found[-1].status}")
         return found[-1].schedule
 
     system = System("optimum", "Optimum", "milp", "ideal")
-    row = _row(system, scenario, None, _Plans(solved, message_cost_ms), engine)
+    row = _row(system, scenario, None, _Plans(message_cost_ms, solved), engine)
     if any(result.status != "optimal" for result in found):
         row = replace(row, system=replace(system, title="Best found"))
     return replace(row, lower_bound_ms=max(row.lower_bound_ms, found[0].bound_ms))
@@ -364,8 +379,9 @@ def _row(
     if isinstance(over, Delegated):
         over = replace(over, delegates=delegates)
     unblocked = Ideal(base_ms=cost)
-    schedule, plan_seconds = plans.of(scenario, one.planner, healthy=False)
-    before, _ = plans.of(scenario, one.planner, healthy=True)
+    plan_over = _planned_over(over)
+    schedule, plan_seconds = plans.of(scenario, one.planner, plan_over, healthy=False)
+    before, _ = plans.of(scenario, one.planner, plan_over, healthy=True)
     runs, ideal = Runs(schedule, over, engine=engine), Runs(schedule, unblocked, engine=engine)
     if before is schedule:
         runs_before, ideal_before = runs, ideal

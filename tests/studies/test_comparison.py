@@ -42,6 +42,32 @@ def test_worked_example(
     assert blocked == result["zerobubble"].hol_ms > 0
 
 
+REPLANNED = {
+    "pipemorph": "pipemorph-cpu",
+    "search": "pipemorph-cpu",
+    "pipemorph:nccl": "zerobubble",
+    "pipemorph:exchange": "zerobubble:exchange",
+}
+"""Systems that plan for the delays, and those that run the plan for healthy links instead."""
+
+
+@examples(2 / 3)
+@given(
+    scenarios(limited=True),
+    st.sampled_from([None, None, 1, 2]),
+    st.sampled_from([0.0, 2.0]),
+    st.sampled_from(sorted(REPLANNED)),
+)
+def test_re_planning_is_never_slower_over_the_same_transport(
+    scenario: Scenario, delegates: int | None, cost: float, name: str
+) -> None:
+    """Planners see what a message costs as part of its delay, which is exact where none blocks."""
+    blocks = ":" in name or delegates is not None
+    names = (name, REPLANNED[name])
+    result = compare(scenario, names, delegates=delegates, message_cost_ms=0.0 if blocks else cost)
+    assert result[names[0]].iteration_ms <= result[names[1]].iteration_ms * (1 + 1e-9)
+
+
 @examples(1 / 4)
 @given(scenarios(), st.sampled_from([0.0, 0.0, 0.5, 3.0]))
 def test_the_parts_of_a_delay_add_up(scenario: Scenario, cost: float) -> None:
