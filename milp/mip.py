@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,7 +60,7 @@ def highs(
     horizon_ms: float,
     *,
     hint: Schedule | None,
-    time_limit_s: float,
+    deadline: float,
     threads: int,
     pressed: ctrl_c.Pressed,
 ) -> Attempt:
@@ -69,11 +70,13 @@ def highs(
     model = Model(network, horizon_ms)
     if hint:
         model.suggest(hint)
+    if (left_s := deadline - time.perf_counter()) <= 0:
+        return Attempt("unknown", -math.inf)
     with _silent():
         # Its threads belong to the process: without this a second solve keeps the first's.
         highspy.Highs.resetGlobalScheduler(True)
         command = _WarmHighs(
-            pressed, warm=hint is not None, **_options(time_limit_s, threads), mip_abs_gap=0.0
+            pressed, warm=hint is not None, **_options(left_s, threads), mip_abs_gap=0.0
         )
         _solve(model, command, "highs")
     solver = model.problem.solverModel
@@ -133,7 +136,7 @@ def cbc(
     horizon_ms: float,
     *,
     hint: Schedule | None,
-    time_limit_s: float,
+    deadline: float,
     threads: int,
     pressed: ctrl_c.Pressed,
 ) -> Attempt:
@@ -141,9 +144,11 @@ def cbc(
     model = Model(network, horizon_ms)
     if hint:
         model.suggest(hint)
+    if (left_s := deadline - time.perf_counter()) <= 0:
+        return Attempt("unknown", -math.inf)
     with tempfile.TemporaryDirectory() as folder:
         command = _InterruptibleCbc(
-            pressed, warmStart=hint is not None, **_options(time_limit_s, threads)
+            pressed, warmStart=hint is not None, **_options(left_s, threads)
         )
         command.tmpDir = folder
         if not command.available():
@@ -174,8 +179,8 @@ def cbc(
     return Attempt(status, bound * model.unit_ms, schedule)
 
 
-def _options(time_limit_s: float, threads: int) -> dict[str, Any]:
-    limit = None if math.isinf(time_limit_s) else max(time_limit_s, _SHORTEST_S)
+def _options(left_s: float, threads: int) -> dict[str, Any]:
+    limit = None if math.isinf(left_s) else max(left_s, _SHORTEST_S)
     return {"msg": False, "gapRel": 0, "threads": threads, "timeLimit": limit}
 
 

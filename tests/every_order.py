@@ -77,9 +77,7 @@ class _Enumeration:
 
     def __init__(self, scenario: Scenario, within_limits: bool, fused: bool) -> None:
         self.scenario, self.within_limits, self.fused = scenario, within_limits, fused
-        self.cells = [
-            (s, m) for s in range(scenario.stages) for m in range(scenario.microbatches)
-        ]
+        self.cells = [(s, m) for s in range(scenario.stages) for m in range(scenario.microbatches)]
         self.place = {cell: k for k, cell in enumerate(self.cells)}
         self.start: _Times = (0.0,) * (scenario.devices + 2 * len(self.cells))
 

@@ -8,6 +8,7 @@ device (:mod:`pipesim.analysis.windows`), and so it sees the activation limits.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import reduce
 from time import perf_counter
@@ -171,9 +172,7 @@ def shortest_horizon_ms(
     return horizon if grainy else min(low_ms + max(steps - 1, 0) * step, high_ms), horizon
 
 
-def _fewest_steps(
-    scenario: Scenario, low: float, high: float, step: float, deadline: float
-) -> int:
+def _fewest_steps(scenario: Scenario, low: float, high: float, step: float, deadline: float) -> int:
     """Return how many steps above ``low`` is the first horizon not found impossible."""
 
     def possible(steps: int) -> bool:
@@ -218,10 +217,10 @@ def serial_ms(scenario: Scenario) -> float:
 
 
 def grain_ms(scenario: Scenario) -> float:
-    """Largest time of which all operator times and delays are multiples.
+    """Largest time of which all delays and times of split operators are multiples.
 
-    Numbers are read as the decimals that they are written as. Every ideal iteration time is
-    a sum of them, so a schedule that is shorter at all is shorter by the grain.
+    Numbers are read as the decimals that they are written as. Every ideal iteration time without
+    fused backwards is a sum of them, so a schedule that is shorter at all is shorter by the grain.
 
     Returns
     -------
@@ -236,9 +235,9 @@ def grain_ms(scenario: Scenario) -> float:
     return float(grain(scenario))
 
 
-def grain(scenario: Scenario) -> Fraction:
-    """:func:`grain_ms` as an exact fraction."""
-    kinds = (scenario.forward_ms, scenario.backward_ms, scenario.weight_ms)
+def grain(scenario: Scenario, more: Sequence[float] = ()) -> Fraction:
+    """:func:`grain_ms` as an exact fraction; of ``more`` times, too."""
+    kinds = (scenario.forward_ms, scenario.backward_ms, scenario.weight_ms, more)
     delays = (scenario.latency_ms, scenario.occupancy_ms)
     values = np.unique(np.concatenate([np.ravel(a) for a in (*kinds, *delays)]))
     fractions = [Fraction(repr(float(value))) for value in values if value]

@@ -156,9 +156,9 @@ class _Search:
         return self.f_head, self.b_head, self.f_last, self.b_last
 
     def _windows(self) -> Windows:
-        times = (a.copy() for a in self._times())
+        f_head, b_head, f_last, b_last = (a.copy() for a in self._times())
         ranges = (a.copy() for a in (self.b_in_f, self.w_in_f, self.w_in_b))
-        return Windows(self.horizon, *times, *ranges)
+        return Windows(self.horizon, f_head, b_head, f_last, b_last, *ranges)
 
     def _late(self, ends: Array, deadlines: Array) -> bool:
         return bool((ends > deadlines + self.slack).any())
