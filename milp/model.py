@@ -40,6 +40,10 @@ NEGLIGIBLE = 1e-6
 """Durations below this part of the horizon are too short to order operators by time."""
 
 
+_MARGIN = 1e-7
+"""By which part the horizon is longer here, lest rounding makes a solver call it infeasible."""
+
+
 class Model:
     """The program of one network; ``problem`` is PuLP's, for any of its solvers.
 
@@ -59,7 +63,7 @@ class Model:
             [time / self.unit_ms for time in times]
             for times in (network.shortest_ms, network.heads_ms, network.tails_ms)
         )
-        self.horizon = horizon_ms / self.unit_ms
+        self.horizon = horizon_ms * (1 + _MARGIN) / self.unit_ms
         self.problem = pulp.LpProblem("iteration")
         self.end = self.problem.add_variable("end", 0, self.horizon)
         self.problem.setObjective(self.end)

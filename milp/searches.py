@@ -60,6 +60,7 @@ def _decided(known: Known, horizon_ms: float, run: Running, *, last: bool) -> bo
     hint = known.best if known.best_ms <= horizon_ms * (1 + TOLERANCE) else None
     if last and hint is None:
         hint = network.one_by_one
+        known.keep(hint)
     # Half of the time for a horizon that may hold no schedule; the rest for a longer one.
     attempt = (run if last else run.within(_HALF))(network, horizon_ms, hint)
     known.learn(attempt, horizon_ms, empty=hint is None)
@@ -88,5 +89,6 @@ def search_any_order(known: Known, run: Running) -> None:
     if known.is_proven() or run.over:
         return
     hint = known.network.one_by_one if known.best is None else known.best
+    known.keep(hint)
     horizon_ms = known.network.makespan_ms(hint)
     known.learn(run(known.network, horizon_ms, hint), horizon_ms, empty=False)
