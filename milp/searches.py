@@ -34,7 +34,7 @@ def search_in_order(known: Known, run: Running) -> None:
     scenario = known.network.scenario
     longest = bounds.serial_ms(scenario)
     bound_ms, horizon = bounds.shortest_horizon_ms(
-        scenario, 0.0, known.best_ms, run.after(_PREPARING)
+        scenario, bounds.lower_bound_ms(scenario), known.best_ms, run.after(_PREPARING)
     )
     known.raise_bound(bound_ms)
     step, undecided = _FIRST_STEP * horizon, 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from operator import le
 
 from pipesim.scenario import DOWN, UP, Scenario
 
@@ -48,9 +49,10 @@ def shortest_ms(scenario: Scenario, *, within_limits: bool = True, fused: bool =
 def _keep(ways: list[_Times], new: _Times) -> None:
     """Add a way unless another is nowhere later; drop those that it makes needless."""
     for old in ways:
-        if all(a <= b for a, b in zip(old, new, strict=True)):
+        if all(map(le, old, new)):
             return
-    ways[:] = [old for old in ways if any(a < b for a, b in zip(old, new, strict=True))] + [new]
+    ways[:] = [old for old in ways if not all(map(le, new, old))]
+    ways.append(new)
 
 
 class _Step:
@@ -79,19 +81,18 @@ class _Enumeration:
         self.scenario, self.within_limits, self.fused = scenario, within_limits, fused
         self.cells = [(s, m) for s in range(scenario.stages) for m in range(scenario.microbatches)]
         self.place = {cell: k for k, cell in enumerate(self.cells)}
-        self.start: _Times = (0.0,) * (scenario.devices + 2 * len(self.cells))
+        messages = [
+            (s, m, kind)
+            for s, m in self.cells
+            for kind, other in ((_DOWN, s - 1), (_UP, s + 1))
+            if 0 <= other < scenario.stages and scenario.placement[other] != scenario.placement[s]
+        ]
+        # Index of the time at which the message to an operator arrives.
+        self.message = {to: scenario.devices + k for k, to in enumerate(messages)}
+        self.start: _Times = (0.0,) * (scenario.devices + len(messages))
 
     def _bit(self, s: int, m: int, kind: int) -> int:
         return 1 << 3 * self.place[s, m] + kind
-
-    def _message(self, s: int, m: int, kind: int) -> int:
-        """Index of the time at which a message to this operator arrives; −1 on one device."""
-        other = s - 1 if kind == _DOWN else s + 1
-        if not 0 <= other < self.scenario.stages or (
-            self.scenario.placement[other] == self.scenario.placement[s]
-        ):
-            return -1
-        return self.scenario.devices + 2 * self.place[s, m] + kind
 
     def _held(self, done: int, device: int) -> float:
         held = 0.0
@@ -118,15 +119,15 @@ class _Enumeration:
             if not done & f:
                 if room[device] and (s == 0 or done & self._bit(s - 1, m, _DOWN)):
                     delay = float(scenario.delay_ms[s, DOWN]) if s < last else 0.0
-                    tells = self._message(s + 1, m, _DOWN) if s < last else -1
+                    tells = self.message.get((s + 1, m, _DOWN), -1)
                     length = float(scenario.forward_ms[s, m])
-                    awaits = self._message(s, m, _DOWN)
+                    awaits = self.message.get((s, m, _DOWN), -1)
                     yield 1, f, _Step(device, awaits, length, tells, delay)
             elif not done & b:
                 if s == last or done & self._bit(s + 1, m, _UP):
                     delay = float(scenario.delay_ms[s - 1, UP]) if s else 0.0
-                    tells = self._message(s - 1, m, _UP) if s else -1
-                    awaits = self._message(s, m, _UP)
+                    tells = self.message.get((s - 1, m, _UP), -1)
+                    awaits = self.message.get((s, m, _UP), -1)
                     length = float(scenario.backward_ms[s, m])
                     yield 1, b, _Step(device, awaits, length, tells, delay)
                     if self.fused:

@@ -28,7 +28,6 @@ __all__ = [
     "shortest_horizon_ms",
 ]
 
-_DIGITS = 12
 _FINEST = 1e-6
 """Where times have no grain, the step between horizons as a part of the longest."""
 
@@ -220,8 +219,9 @@ def serial_ms(scenario: Scenario) -> float:
 def grain_ms(scenario: Scenario) -> float:
     """Largest time of which all delays and times of split operators are multiples.
 
-    Numbers are read as decimals of 12 digits, so that 0.1 + 0.2 is 0.3. Every ideal iteration time without
-    fused backwards is a sum of them, so a schedule that is shorter at all is shorter by the grain.
+    Numbers are read as decimals or simple fractions, to 12 digits: 0.1 + 0.2 is 0.3. Every ideal
+    iteration time without fused backwards is a sum of them, so a schedule that is shorter at
+    all is shorter by the grain.
 
     Returns
     -------
@@ -230,8 +230,8 @@ def grain_ms(scenario: Scenario) -> float:
 
     Examples
     --------
-    >>> [grain_ms(Scenario(forward_ms=time)) for time in (10, 12.5, 9.7, 0.1 + 0.2)]
-    [10.0, 2.5, 0.1, 0.1]
+    >>> [grain_ms(Scenario(forward_ms=time)) for time in (10, 12.5, 9.7, 0.1 + 0.2, 10 / 3)]
+    [10.0, 2.5, 0.1, 0.1, 3.3333333333333335]
     """
     return float(grain(scenario))
 
@@ -241,11 +241,17 @@ def grain(scenario: Scenario, more: Sequence[float] = ()) -> Fraction:
     kinds = (scenario.forward_ms, scenario.backward_ms, scenario.weight_ms, more)
     delays = (scenario.latency_ms, scenario.occupancy_ms)
     values = np.unique(np.concatenate([np.ravel(a) for a in (*kinds, *delays)]))
-    fractions = [Fraction(f"{value:.{_DIGITS}g}") for value in values if value]
+    fractions = [_plain(value) for value in values if value]
     if not fractions:
         return Fraction(0)
     divisor = reduce(_common, fractions)
     return divisor if divisor * 10**9 >= max(fractions) else Fraction(0)
+
+
+def _plain(value: float) -> Fraction:
+    """Return a number as a simple fraction, such as 1/3, or else as a decimal."""
+    simple = Fraction(value).limit_denominator(1000)
+    return simple if math.isclose(simple, value, rel_tol=1e-12) else Fraction(f"{value:.12g}")
 
 
 def _common(a: Fraction, b: Fraction) -> Fraction:

@@ -139,11 +139,10 @@ def test_ctrl_c_shows_what_is_known(tmp_path: Path) -> None:
     assert "interrupted" in run.said
 
 
-def test_unequal_microbatches_may_overtake_and_nothing_more_is_claimed() -> None:
-    """In micro-batch order 45 ms is the best; with the second first it takes about 26."""
+def test_unequal_microbatches_may_overtake() -> None:
+    """In micro-batch order 45 ms is the best; with the second first it takes 26."""
     scenario = Scenario(
         stages=2, microbatches=2, forward_ms=[[20, 1], [1, 20]], backward_ms=1, weight_ms=1
     )
     result = optimum(scenario)
-    assert (result.status, result.objective_ms) == ("feasible", 45)
-    assert result.bound_ms <= 26
+    assert (result.status, result.objective_ms, result.bound_ms) == ("optimal", 26, 26)
