@@ -31,6 +31,9 @@ __all__ = ["cpsat"]
 _FINEST = 2**36
 """Units in a horizon whose times have no common grain."""
 
+_OPERATORS_A_SECOND = 5_000
+"""Operators of which a model can be made in a second. Of more there is no time to solve it."""
+
 
 class _Units:
     """Times in whole numbers; ``exact`` where nothing is rounded.
@@ -176,6 +179,9 @@ def cpsat(
     pressed: ctrl_c.Pressed,
 ) -> Attempt:
     """Run CP-SAT, see :class:`milp.attempt.Backend`."""
+    operators = 3 * network.scenario.stages * network.scenario.microbatches
+    if operators > _OPERATORS_A_SECOND * (deadline - time.perf_counter()):
+        return Attempt("unknown", -math.inf)
     intervals = _Intervals(network, horizon_ms)
     if hint:
         intervals.suggest(hint)
@@ -188,7 +194,9 @@ def cpsat(
             return Attempt("unknown", -math.inf)
         solver.parameters.max_time_in_seconds = left_s
     said: list[object] = []
-    ctrl_c.run(lambda: said.append(solver.solve(intervals.model)), solver.stop_search, pressed)
+    ctrl_c.run(
+        lambda: said.append(solver.solve(intervals.model)), solver.stop_search, pressed, deadline
+    )
     (status,) = said
     if status == cp_model.INFEASIBLE:
         return Attempt("infeasible", math.inf)

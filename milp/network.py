@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -248,6 +249,12 @@ class Network:
 
     def _stages_differ(self, a: int, b: int) -> bool:
         return self.ops[a].stage != self.ops[b].stage
+
+    @property
+    def pairs(self) -> int:
+        """How many pairs of operators share a device."""
+        each = 3 * self.scenario.microbatches
+        return sum(math.comb(each * len(stages), 2) for stages in self.scenario.stages_of)
 
     @cached_property
     def undecided(self) -> tuple[tuple[int, int], ...]:
