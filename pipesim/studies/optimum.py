@@ -23,9 +23,9 @@ INCUMBENTS = ("zerobubble", "zb-h1", "zb-h2", "pipemorph", "search")
 _TOLERANCE = 1e-9
 _SECONDS_EACH = 25e-6
 """To plan and run an operator, by a rough estimate."""
-_LOADING_S, _AS_LONG = 1.0, 10
+_LOADING_S, _AS_LONG = 0.8, 10
 """The search loads machine code, and then takes as long as so many other planners."""
-_PLANNING, _PLANNING_S = 0.75, 0.25
+_PLANNING, _PLANNING_S = 0.6, 0.25
 """Part of the time limit for planning, and the least that it gets."""
 _AT_ONCE_S = 1e-3
 """For a solver to check the plan and say what is known at once."""
