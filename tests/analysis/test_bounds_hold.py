@@ -57,3 +57,14 @@ def test_no_order_is_below_a_bound(scenario: Scenario) -> None:
 )
 def test_the_enumeration_by_hand(scenario: Scenario, optimum: float) -> None:
     assert shortest_ms(scenario) == pytest.approx(optimum, rel=1e-12)
+
+
+def test_a_bound_is_not_rounded_up_to_the_grain_of_the_shortest_times() -> None:
+    """All shortest times are multiples of 10 ms, the optimum of 101.4 ms is none."""
+    scenario = Scenario(
+        stages=2,
+        microbatches=3,
+        forward_ms=[[15.7, 10, 10], [10, 10, 10]],
+        backward_ms=[[10, 10, 10], [10, 10, 11.4]],
+    )
+    assert horizon_bound_ms(scenario, incumbent_ms=107.1) == pytest.approx(101.4, rel=1e-12)
