@@ -41,7 +41,7 @@ class Backend(Protocol):
         horizon_ms: float,
         *,
         hint: Schedule | None,
-        time_limit_s: float,
+        deadline: float,
         threads: int,
         pressed: Pressed,
     ) -> Attempt:
@@ -55,8 +55,10 @@ class Backend(Protocol):
             Longest iteration.
         hint : Schedule, optional
             One of these schedules, to start from.
-        time_limit_s, threads : float, int
-            What the solver may take.
+        deadline : float
+            Moment of ``time.perf_counter`` at which to answer, model and all.
+        threads : int
+            Of the solver.
         pressed : Pressed
             Set on Ctrl-C: then return what is known.
         """

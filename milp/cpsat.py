@@ -1,9 +1,9 @@
 """The same problem as intervals, for OR-Tools CP-SAT: the extra ``pipesim[cpsat]``.
 
-Each operator is an interval; those of a device do not overlap. Of an activation, B gives
-back one part and W the rest: it is two intervals, from the start of F to the end of B and
-to the end of W, which together never need more than the device may hold. Micro-batches run
-in order, within each kind and stage.
+Each operator is an interval; those of a device do not overlap. A backward that may be fused has
+a Boolean, on which the lengths of its B and W depend. Of an activation, B gives back one part and
+W the rest: it is two intervals, from the start of F to the end of B and to the end of W, which
+together never need more than the device may hold.
 
 CP-SAT counts in whole numbers. Where all times are multiples of a common grain, that is the
 unit, and nothing is rounded. Otherwise times are rounded down to a very small unit, so that
@@ -13,6 +13,7 @@ the bound still holds, and is stated without the rounding.
 from __future__ import annotations
 
 import math
+import time
 from fractions import Fraction
 
 from ortools.sat.python import cp_model
@@ -21,7 +22,6 @@ from milp import ctrl_c
 from milp.attempt import Attempt
 from milp.network import Network
 from milp.result import Status
-from pipesim.analysis.bounds import grain
 from pipesim.analysis.windows import TOLERANCE
 from pipesim.errors import SolverError
 from pipesim.schedule import Schedule
@@ -30,6 +30,9 @@ __all__ = ["cpsat"]
 
 _FINEST = 2**36
 """Units in a horizon whose times have no common grain."""
+
+_OPERATORS_A_SECOND = 5_000
+"""Operators of which a model can be made in a second. Of more there is no time to solve it."""
 
 
 class _Units:
@@ -41,13 +44,19 @@ class _Units:
     """
 
     def __init__(self, network: Network, horizon_ms: float) -> None:
-        self.unit = grain(network.scenario)
+        self.unit = network.grain
         self.exact = bool(self.unit) and horizon_ms < float(self.unit) * _FINEST
         if not self.exact:
             self.unit = Fraction(horizon_ms or 1.0) / _FINEST
         lengths = [self._count(time) for time in network.durations_ms]
-        self.finer, self.extra = (1, 0) if all(lengths) else (len(lengths) + 1, 1)
+        fused = {b: (self._count(time), 0) for b, _, time in network.fusions}
+        self.finer, self.extra = (1, 0) if all(lengths) and not fused else (len(lengths) + 1, 1)
         self.lengths = [length * self.finer + self.extra for length in lengths]
+        self.fused = {
+            i: time * self.finer + self.extra
+            for b, w, _ in network.fusions
+            for i, time in zip((b, w), fused[b], strict=True)
+        }
         self.horizon = math.floor(Fraction(horizon_ms * (1 + TOLERANCE)) / self.unit)
         self.horizon = (self.horizon + self.extra) * self.finer
 
@@ -75,26 +84,38 @@ class _Intervals:
         self.network, self.units = network, _Units(network, horizon_ms)
         self.model = cp_model.CpModel()
         units, model = self.units, self.model
-        self.start = [model.new_int_var(0, units.horizon - length, "") for length in units.lengths]
+        self.start = [
+            model.new_int_var(0, units.horizon - min(length, units.fused.get(i, length)), "")
+            for i, length in enumerate(units.lengths)
+        ]
         self.end = model.new_int_var(0, units.horizon, "")
+        self.fused = {b: model.new_bool_var("") for b, _, _ in network.fusions}
+        self.takes: list[cp_model.LinearExprT] = list(units.lengths)
+        self.done: list[cp_model.LinearExpr] = [
+            start + length for start, length in zip(self.start, units.lengths, strict=True)
+        ]
+        for b, w, _ in network.fusions:
+            for i in (b, w):
+                change = units.fused[i] - units.lengths[i]
+                takes = units.lengths[i] + change * self.fused[b]
+                done = model.new_int_var(0, units.horizon, "")
+                model.add(done == self.start[i] + takes)
+                self.takes[i], self.done[i] = takes, done
         self._add_order()
         self._add_limits()
         model.minimize(self.end)
-
-    def _done(self, i: int) -> cp_model.LinearExpr:
-        return self.start[i] + self.units.lengths[i]
 
     def _add_order(self) -> None:
         net, model, units = self.network, self.model, self.units
         for b, needs in enumerate(net.needs):
             for a, delay in needs.items():
-                model.add(self.start[b] >= self._done(a) + units.delay(delay))
-            model.add(self.end >= self._done(b))
+                model.add(self.start[b] >= self.done[a] + units.delay(delay))
+            model.add(self.end >= self.done[b])
         for a, b in net.decided:
-            model.add(self.start[b] >= self._done(a))
+            model.add(self.start[b] >= self.done[a])
         for device in net.on_device:
             model.add_no_overlap(
-                model.new_fixed_size_interval_var(self.start[i], units.lengths[i], "")
+                model.new_interval_var(self.start[i], self.takes[i], self.done[i], "")
                 for i in device
             )
         if net.windows is None:
@@ -103,7 +124,7 @@ class _Intervals:
             margin = net.windows.horizon_ms * 2 * TOLERANCE
             model.add(self.start[i] >= units.finer * units.down(max(0.0, head - margin)))
             after = units.finer * units.down(max(0.0, tail - margin))
-            model.add(self.end >= self._done(i) + after)
+            model.add(self.end >= self.done[i] + after)
 
     def _add_limits(self) -> None:
         scenario, model = self.network.scenario, self.model
@@ -120,8 +141,8 @@ class _Intervals:
                 share = {"F": Fraction(0), "B": part, "W": 1 - part}[op.kind]
                 if share:
                     f = number[op._replace(kind="F")]
-                    time = model.new_int_var(0, self.units.horizon, "")
-                    span = model.new_interval_var(self.start[f], time, self._done(i), "")
+                    length = model.new_int_var(0, self.units.horizon, "")
+                    span = model.new_interval_var(self.start[f], length, self.done[i], "")
                     held.append(span)
                     demands.append(int(share * part.denominator))
             room = math.floor((limit + TOLERANCE) * part.denominator)
@@ -130,14 +151,20 @@ class _Intervals:
     def suggest(self, schedule: Schedule) -> None:
         """Hint at a schedule's starts, the same as a longest path in units."""
         net, units = self.network, self.units
-        number = {op: i for i, op in enumerate(net.ops)}
+        lengths = list(units.lengths)
+        for b, w, _ in net.fusions:
+            op = net.ops[b]
+            fused = bool(schedule.is_fused[op.stage, op.microbatch])
+            self.model.add_hint(self.fused[b], fused)
+            if fused:
+                lengths[b], lengths[w] = units.fused[b], units.fused[w]
         free = [0] * net.scenario.devices
         ends = [0] * len(net.ops)
-        for op in schedule.topological_order:
-            i, device = number[op], net.scenario.placement[op.stage]
+        for i in net.numbered(schedule):
+            device = net.scenario.placement[net.ops[i].stage]
             ready = (ends[a] + units.delay(delay) for a, delay in net.needs[i].items())
             start = max(free[device], *ready, 0)
-            free[device] = ends[i] = start + units.lengths[i]
+            free[device] = ends[i] = start + lengths[i]
             self.model.add_hint(self.start[i], start)
         self.model.add_hint(self.end, max(ends))
 
@@ -147,21 +174,29 @@ def cpsat(
     horizon_ms: float,
     *,
     hint: Schedule | None,
-    time_limit_s: float,
+    deadline: float,
     threads: int,
     pressed: ctrl_c.Pressed,
 ) -> Attempt:
     """Run CP-SAT, see :class:`milp.attempt.Backend`."""
+    operators = 3 * network.scenario.stages * network.scenario.microbatches
+    if operators > _OPERATORS_A_SECOND * (deadline - time.perf_counter()):
+        return Attempt("unknown", -math.inf)
     intervals = _Intervals(network, horizon_ms)
     if hint:
         intervals.suggest(hint)
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = threads
     solver.parameters.catch_sigint_signal = False  # Python's own thread hears Ctrl-C
-    if not math.isinf(time_limit_s):
-        solver.parameters.max_time_in_seconds = max(time_limit_s, 0.01)
+    if not math.isinf(deadline):
+        left_s = deadline - time.perf_counter()
+        if left_s <= 0:
+            return Attempt("unknown", -math.inf)
+        solver.parameters.max_time_in_seconds = left_s
     said: list[object] = []
-    ctrl_c.run(lambda: said.append(solver.solve(intervals.model)), solver.stop_search, pressed)
+    ctrl_c.run(
+        lambda: said.append(solver.solve(intervals.model)), solver.stop_search, pressed, deadline
+    )
     (status,) = said
     if status == cp_model.INFEASIBLE:
         return Attempt("infeasible", math.inf)
@@ -174,4 +209,5 @@ def cpsat(
     orders = [sorted(device, key=starts.__getitem__) for device in network.on_device]
     proven = status == cp_model.OPTIMAL and intervals.units.exact
     found: Status = "optimal" if proven else "feasible"
-    return Attempt(found, bound_ms, network.schedule(orders))
+    fused = [b for b, chosen in intervals.fused.items() if solver.value(chosen)]
+    return Attempt(found, bound_ms, network.schedule(orders, fused))

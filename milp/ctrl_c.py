@@ -6,10 +6,12 @@ turned into another error.
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from time import perf_counter
 from types import FrameType
 
 __all__ = ["Pressed", "noted_ctrl_c", "run"]
@@ -57,8 +59,17 @@ def noted_ctrl_c() -> Iterator[Pressed]:
         signal.signal(signal.SIGINT, handler)
 
 
-def run(work: Callable[[], object], stop: Callable[[], object], pressed: Pressed) -> None:
-    """Run ``work`` in a thread until it is done; ask it to stop once Ctrl-C was pressed."""
+def run(
+    work: Callable[[], object],
+    stop: Callable[[], object],
+    pressed: Pressed,
+    deadline: float = math.inf,
+) -> None:
+    """Run ``work`` in a thread until it is done; ask it to stop once Ctrl-C was pressed.
+
+    Also once a deadline is over, a moment of ``time.perf_counter``, for those who do not keep to
+    their own limit.
+    """
     failures: list[BaseException] = []
     done = threading.Event()
 
@@ -72,7 +83,8 @@ def run(work: Callable[[], object], stop: Callable[[], object], pressed: Pressed
 
     threading.Thread(target=guarded, daemon=True).start()
     while not done.wait(0.1):
-        if pressed.is_set():  # asked again and again: it may not have begun at first
+        # Asked again and again: it may not have begun at first.
+        if pressed.is_set() or perf_counter() > deadline:
             stop()
     if failures:
         raise failures[0]

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,11 @@ from pipesim.schedule import Schedule
 __all__ = ["cbc", "highs"]
 
 _SHORTEST_S = 0.01
+_PAIRS_A_SECOND, _UNDECIDED_A_SECOND = 100_000, 2_500
+"""Pairs of operators on one device of which a model can be made and handed over in a second, by
+all and by those that are left to the solver. Of more there is no time to solve it."""
+_GRACE_S = 0.2
+"""What a solver may take beyond its limit before it is stopped."""
 
 
 class _WarmHighs(pulp.HiGHS):  # type: ignore[misc]
@@ -34,9 +40,11 @@ class _WarmHighs(pulp.HiGHS):  # type: ignore[misc]
     never calls ``setSolution``. It also cannot be interrupted.
     """
 
-    def __init__(self, pressed: ctrl_c.Pressed, *, warm: bool, **options: Any) -> None:
+    def __init__(
+        self, pressed: ctrl_c.Pressed, deadline: float, *, warm: bool, **options: Any
+    ) -> None:
         super().__init__(**options)
-        self.pressed, self.warm = pressed, warm
+        self.pressed, self.deadline, self.warm = pressed, deadline, warm
 
     def callSolver(self, lp: pulp.LpProblem) -> None:  # noqa: N802
         """Hand the initial values over, run, and stop on Ctrl-C."""
@@ -51,7 +59,7 @@ class _WarmHighs(pulp.HiGHS):  # type: ignore[misc]
             solution.col_value, solution.value_valid = values, True
             solver.setSolution(solution)
         solver.HandleKeyboardInterrupt = True  # lets cancelSolve work
-        ctrl_c.run(solver.run, solver.cancelSolve, self.pressed)
+        ctrl_c.run(solver.run, solver.cancelSolve, self.pressed, self.deadline + _GRACE_S)
 
 
 def highs(
@@ -59,21 +67,21 @@ def highs(
     horizon_ms: float,
     *,
     hint: Schedule | None,
-    time_limit_s: float,
+    deadline: float,
     threads: int,
     pressed: ctrl_c.Pressed,
 ) -> Attempt:
     """Run HiGHS by highspy, see :class:`milp.attempt.Backend`."""
     import highspy
 
-    model = Model(network, horizon_ms)
-    if hint:
-        model.suggest(hint)
+    if (model := _model(network, horizon_ms, hint, deadline)) is None:
+        return Attempt("unknown", -math.inf)
+    left_s = deadline - time.perf_counter()
     with _silent():
         # Its threads belong to the process: without this a second solve keeps the first's.
         highspy.Highs.resetGlobalScheduler(True)
         command = _WarmHighs(
-            pressed, warm=hint is not None, **_options(time_limit_s, threads), mip_abs_gap=0.0
+            pressed, deadline, warm=hint is not None, **_options(left_s, threads), mip_abs_gap=0.0
         )
         _solve(model, command, "highs")
     solver = model.problem.solverModel
@@ -92,9 +100,9 @@ def highs(
 class _InterruptibleCbc(pulp.COIN_CMD):  # type: ignore[misc]
     """PuLP's CBC, whose process ends on Ctrl-C and whose log is kept."""
 
-    def __init__(self, pressed: ctrl_c.Pressed, **options: Any) -> None:
+    def __init__(self, pressed: ctrl_c.Pressed, deadline: float, **options: Any) -> None:
         super().__init__(path=pulp.PULP_CBC_CMD.pulp_cbc_path, **options)
-        self.pressed, self.log = pressed, ""
+        self.pressed, self.deadline, self.log = pressed, deadline, ""
 
     def solve_CBC(self, lp: pulp.LpProblem, use_mps: bool = True) -> int:  # noqa: N802
         """Run CBC on the problem's MPS file, as PuLP does, and read its solution."""
@@ -115,9 +123,9 @@ class _InterruptibleCbc(pulp.COIN_CMD):  # type: ignore[misc]
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
             ) as process,
         ):
-            ctrl_c.run(process.wait, process.kill, self.pressed)
+            ctrl_c.run(process.wait, process.kill, self.pressed, self.deadline + _GRACE_S)
         self.log = Path(log).read_text(errors="replace")
-        if self.pressed.is_set():  # what it had is lost with it
+        if process.returncode < 0:  # killed: what it had is lost with it
             lp.assignStatus(pulp.LpStatusNotSolved, pulp.LpSolutionNoSolutionFound)
             return int(pulp.LpStatusNotSolved)
         if process.returncode or not Path(solution).exists():
@@ -133,17 +141,17 @@ def cbc(
     horizon_ms: float,
     *,
     hint: Schedule | None,
-    time_limit_s: float,
+    deadline: float,
     threads: int,
     pressed: ctrl_c.Pressed,
 ) -> Attempt:
     """Run the CBC that PuLP brings, see :class:`milp.attempt.Backend`."""
-    model = Model(network, horizon_ms)
-    if hint:
-        model.suggest(hint)
+    if (model := _model(network, horizon_ms, hint, deadline)) is None:
+        return Attempt("unknown", -math.inf)
+    left_s = deadline - time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         command = _InterruptibleCbc(
-            pressed, warmStart=hint is not None, **_options(time_limit_s, threads)
+            pressed, deadline, warmStart=hint is not None, **_options(left_s, threads)
         )
         command.tmpDir = folder
         if not command.available():
@@ -174,8 +182,23 @@ def cbc(
     return Attempt(status, bound * model.unit_ms, schedule)
 
 
-def _options(time_limit_s: float, threads: int) -> dict[str, Any]:
-    limit = None if math.isinf(time_limit_s) else max(time_limit_s, _SHORTEST_S)
+def _model(
+    network: Network, horizon_ms: float, hint: Schedule | None, deadline: float
+) -> Model | None:
+    """Return the model, None if there is no time for it."""
+    left_s = deadline - time.perf_counter()
+    if network.pairs > _PAIRS_A_SECOND * left_s:
+        return None
+    if len(network.undecided) > _UNDECIDED_A_SECOND * left_s:
+        return None
+    model = Model(network, horizon_ms)
+    if hint:
+        model.suggest(hint)
+    return model if time.perf_counter() < deadline else None
+
+
+def _options(left_s: float, threads: int) -> dict[str, Any]:
+    limit = None if math.isinf(left_s) else max(left_s, _SHORTEST_S)
     return {"msg": False, "gapRel": 0, "threads": threads, "timeLimit": limit}
 
 

@@ -10,6 +10,8 @@ C does not exceed, and [a, b] for the binary "a before b" or its complement:
     C   ≥ s_a + p_a + tail_a
     1 + Σ_a held_a [a, f] ≤ limit        f a forward; a: F +1, B and W what they give back
 
+A backward that may be fused has a binary, too: then p is the time of BW for its B and 0 for its W.
+
 Activations are counted in event order: an operator that precedes f on its device has
 started and ended before f takes its own. Only a device's own limit holds here; nothing is
 moved to the host.
@@ -38,6 +40,10 @@ NEGLIGIBLE = 1e-6
 """Durations below this part of the horizon are too short to order operators by time."""
 
 
+_MARGIN = 1e-7
+"""By which part the horizon is longer here, lest rounding makes a solver call it infeasible."""
+
+
 class Model:
     """The program of one network; ``problem`` is PuLP's, for any of its solvers.
 
@@ -55,9 +61,9 @@ class Model:
         self.unit_ms = 2.0 ** (math.frexp(horizon_ms)[1] - 10) if horizon_ms else 1.0
         self.lengths, self.heads, self.tails = (
             [time / self.unit_ms for time in times]
-            for times in (network.durations_ms, network.heads_ms, network.tails_ms)
+            for times in (network.shortest_ms, network.heads_ms, network.tails_ms)
         )
-        self.horizon = horizon_ms / self.unit_ms
+        self.horizon = horizon_ms * (1 + _MARGIN) / self.unit_ms
         self.problem = pulp.LpProblem("iteration")
         self.end = self.problem.add_variable("end", 0, self.horizon)
         self.problem.setObjective(self.end)
@@ -65,12 +71,25 @@ class Model:
             (a, b): self.problem.add_variable(f"first_{a}_{b}", cat="Binary")
             for a, b in network.undecided
         }
+        self._fused = {
+            b: self.problem.add_variable(f"fused_{b}", cat="Binary") for b, _, _ in network.fusions
+        }
+        self._takes = self._durations()
         self._steps: list[pulp.LpVariable] = []
         self._add_times()
         if min(self.lengths) <= NEGLIGIBLE * self.horizon:
             self._add_steps()
         self._add_limits()
         self._add_cuts()
+
+    def _durations(self) -> list[pulp.LpAffineExpression | float]:
+        """What each operator takes, which for a B and its W depends on whether they are fused."""
+        split = [time / self.unit_ms for time in self.network.durations_ms]
+        takes: list[pulp.LpAffineExpression | float] = list(split)
+        for b, w, fused_ms in self.network.fusions:
+            takes[b] = split[b] + (fused_ms / self.unit_ms - split[b]) * self._fused[b]
+            takes[w] = split[w] - split[w] * self._fused[b]
+        return takes
 
     def _before(self, a: int, b: int) -> pulp.LpAffineExpression:
         """1 where a precedes b, 0 where b precedes a; both on one device."""
@@ -87,17 +106,17 @@ class Model:
             self.problem.add_variable(f"start_{i}", head, max(head, self.horizon - length - tail))
             for i, (head, length, tail) in enumerate(timed)
         ]
-        for i, (_, length, tail) in enumerate(timed):
-            add(self.end >= self.start[i] + length + tail)
+        takes = self._takes
+        for i, (_, _, tail) in enumerate(timed):
+            add(self.end >= self.start[i] + takes[i] + tail)
             for a, delay in net.needs[i].items():
-                add(self.start[i] >= self.start[a] + self.lengths[a] + delay / self.unit_ms)
+                add(self.start[i] >= self.start[a] + takes[a] + delay / self.unit_ms)
         for a, b in net.decided:
-            add(self.start[b] >= self.start[a] + self.lengths[a])
+            add(self.start[b] >= self.start[a] + takes[a])
         for pair in net.undecided:
             for a, b in (pair, pair[::-1]):
-                (_, length, tail), (head, _, _) = timed[a], timed[b]
-                slack = max(0.0, self.horizon - tail - head)
-                after = self.start[a] + length - slack * (1 - self._before(a, b))
+                slack = max(0.0, self.horizon - self.tails[a] - self.heads[b])
+                after = self.start[a] + takes[a] - slack * (1 - self._before(a, b))
                 add(self.start[b] >= after)
 
     def _add_steps(self) -> None:
@@ -128,12 +147,14 @@ class Model:
         for device in net.on_device:
             head = min(self.heads[i] for i in device)
             tail = min(self.tails[i] for i in device)
+            if self._fused:  # the rows below count what is shortest of B and W apart
+                add(self.end >= head + pulp.lpSum(self._takes[i] for i in device) + tail)
             for i in device:
                 others = [a for a in device if a != i]
                 earlier = (self.lengths[a] * self._before(a, i) for a in others)
                 later = (self.lengths[a] * self._before(i, a) for a in others)
                 add(self.start[i] >= head + pulp.lpSum(earlier))
-                add(self.end >= self.start[i] + self.lengths[i] + pulp.lpSum(later) + tail)
+                add(self.end >= self.start[i] + self._takes[i] + pulp.lpSum(later) + tail)
         for pair in net.undecided:
             for a, b in (pair, pair[::-1]):
                 for a1 in net.needs[a]:
@@ -143,11 +164,15 @@ class Model:
     def suggest(self, schedule: Schedule) -> None:
         """Set every variable to what it is in a schedule within the horizon."""
         net = self.network
-        ends = net.ends_ms(schedule)
-        rank = {op: k for k, op in enumerate(schedule.topological_order)}
-        place = [rank[op] for op in net.ops]
+        ends, lengths = net.ends_ms(schedule), net.lengths_ms(schedule)
+        place = [0] * len(ends)
+        for k, i in enumerate(net.numbered(schedule)):
+            place[i] = k
+        for b, fused in self._fused.items():
+            op = net.ops[b]
+            fused.setInitialValue(int(schedule.is_fused[op.stage, op.microbatch]))
         for i, end in enumerate(ends):
-            self._set(self.start[i], end / self.unit_ms - self.lengths[i])
+            self._set(self.start[i], (end - lengths[i]) / self.unit_ms)
         for (a, b), first in self._first.items():
             first.setInitialValue(int(place[a] < place[b]))
         for step, k in zip(self._steps, place, strict=False):
@@ -170,7 +195,8 @@ class Model:
             return sum(round(pulp.value(self._before(a, i))) for a in self._peers(i))
 
         orders = [sorted(device, key=place) for device in self.network.on_device]
-        return self.network.schedule(orders)
+        fused = [b for b, chosen in self._fused.items() if round(pulp.value(chosen))]
+        return self.network.schedule(orders, fused)
 
     def _peers(self, i: int) -> list[int]:
         device = self.network.scenario.placement[self.network.ops[i].stage]

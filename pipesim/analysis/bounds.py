@@ -8,8 +8,10 @@ device (:mod:`pipesim.analysis.windows`), and so it sees the activation limits.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import reduce
+from time import perf_counter
 
 import numpy as np
 
@@ -51,17 +53,18 @@ def lower_bound_ms(scenario: Scenario) -> float:
     backward = np.minimum(scenario.backward_ms, scenario.fused_backward_ms)
     whole = np.minimum(scenario.backward_ms + weight, scenario.fused_backward_ms)
     delay = scenario.delay_ms
-    # Earliest end of F and B, and shortest time from the start of B to the end, for [s, m].
+    # Earliest end of F, and shortest time from the start of B to the end of W_0, for [s, m].
     down = np.cumsum(forward, axis=0) + _cumulative(delay[:, DOWN])[:, None]
     up_and_out = np.cumsum(backward, axis=0) + _cumulative(delay[:, UP])[:, None]
     up_and_out += (whole - backward)[0]
     tail = np.maximum(up_and_out, whole)  # from the start of a stage's B, its own W included
+    # Earliest start of B.
     first_backward = down[-1] + (up_and_out[-1] - up_and_out)
     bounds = [float((first_backward + tail).max())]
     for stages in scenario.stages_of:
         own = list(stages)
         head = float((down - forward)[own].min())
-        backward_head = float((first_backward - backward)[own].min())
+        backward_head = float(first_backward[own].min())
         rest = float((tail - backward)[own].min())
         split = float((forward + backward)[own].sum())
         bounds += [
@@ -74,7 +77,11 @@ def lower_bound_ms(scenario: Scenario) -> float:
 
 
 def horizon_bound_ms(
-    scenario: Scenario, *, within_limits: bool = True, incumbent_ms: float = math.inf
+    scenario: Scenario,
+    *,
+    within_limits: bool = True,
+    incumbent_ms: float = math.inf,
+    deadline: float = math.inf,
 ) -> float:
     """A time that no schedule of ``scenario`` can beat, under any transport.
 
@@ -93,6 +100,8 @@ def horizon_bound_ms(
     incumbent_ms : float
         Iteration time of a known schedule: no need to look above it. It is returned where
         it cannot be improved.
+    deadline : float
+        Moment of ``time.perf_counter`` at which to return what is proven so far.
 
     Returns
     -------
@@ -109,13 +118,18 @@ def horizon_bound_ms(
         return math.inf
     simple = lower_bound_ms(scenario)
     if simple >= incumbent_ms * (1 - TOLERANCE):
-        return simple
-    bound, _ = shortest_horizon_ms(_relaxed(scenario, within_limits), simple, incumbent_ms)
+        return min(simple, incumbent_ms)
+    # Times of a coarser grain: what lies between two of its multiples is no bound to start from.
+    relaxed = _relaxed(scenario, within_limits)
+    bound, _ = shortest_horizon_ms(relaxed, lower_bound_ms(relaxed), incumbent_ms, deadline)
     return min(max(simple, bound), incumbent_ms)
 
 
 def shortest_horizon_ms(
-    scenario: Scenario, low_ms: float = 0.0, high_ms: float = math.inf
+    scenario: Scenario,
+    low_ms: float = 0.0,
+    high_ms: float = math.inf,
+    deadline: float = math.inf,
 ) -> tuple[float, float]:
     """Shortest horizon that :func:`~.windows.find_windows` does not find impossible.
 
@@ -126,13 +140,16 @@ def shortest_horizon_ms(
     scenario : Scenario
         With limits that fit one micro-batch.
     low_ms, high_ms : float
-        A lower bound to start from, and a schedule's iteration time to stop at.
+        A lower bound to start from, of this scenario's own, and a schedule's iteration time to
+        stop at.
+    deadline : float
+        Moment of ``time.perf_counter`` at which to return what is proven so far.
 
     Returns
     -------
     bound_ms, horizon_ms : float
-        No schedule is shorter than the bound. The horizon is the same where the times have a
-        grain; else it is up to a millionth longer.
+        No schedule of split operators in order is shorter than the bound. The horizon is the
+        same where the times have a grain; else it is up to a millionth longer.
 
     Examples
     --------
@@ -150,23 +167,23 @@ def shortest_horizon_ms(
         low_ms = step * math.ceil(low_ms / step - 1e-6)
     else:
         step = _FINEST * high_ms
-    steps = _fewest_steps(scenario, low_ms, high_ms, step)
+    steps = _fewest_steps(scenario, low_ms, high_ms, step, deadline)
     horizon = min(low_ms + steps * step, high_ms)
     return horizon if grainy else min(low_ms + max(steps - 1, 0) * step, high_ms), horizon
 
 
-def _fewest_steps(scenario: Scenario, low: float, high: float, step: float) -> int:
+def _fewest_steps(scenario: Scenario, low: float, high: float, step: float, deadline: float) -> int:
     """Return how many steps above ``low`` is the first horizon not found impossible."""
 
     def possible(steps: int) -> bool:
-        return find_windows(scenario, low + steps * step) is not None
+        return find_windows(scenario, low + steps * step, deadline=deadline) is not None
 
     last = max(0, math.ceil((high - low) / step - 1e-6))
     if last and not possible(last - 1):  # as for an incumbent that is optimal
         return last
     # Fewer than ``impossible`` steps are; double the distance, then halve.
     impossible, known, reach = 0, max(last - 1, 0), 1
-    while impossible < known:
+    while impossible < known and perf_counter() < deadline:
         middle = min(impossible + reach - 1, (impossible + known) // 2)
         if possible(middle):
             known = middle
@@ -184,7 +201,7 @@ def fits_limits(scenario: Scenario) -> bool:
     (True, False)
     """
     needed = np.array([len(stages) for stages in scenario.stages_of])
-    return bool((np.asarray(scenario.activation_limit) >= needed).all())
+    return bool((np.asarray(scenario.activation_limit) + TOLERANCE >= needed).all())
 
 
 def serial_ms(scenario: Scenario) -> float:
@@ -200,10 +217,11 @@ def serial_ms(scenario: Scenario) -> float:
 
 
 def grain_ms(scenario: Scenario) -> float:
-    """Largest time of which all operator times and delays are multiples.
+    """Largest time of which all delays and times of split operators are multiples.
 
-    Numbers are read as the decimals that they are written as. Every ideal iteration time is
-    a sum of them, so a schedule that is shorter at all is shorter by the grain.
+    Numbers are read as decimals or simple fractions, to 12 digits: 0.1 + 0.2 is 0.3. Every ideal
+    iteration time without fused backwards is a sum of them, so a schedule that is shorter at
+    all is shorter by the grain.
 
     Returns
     -------
@@ -212,22 +230,28 @@ def grain_ms(scenario: Scenario) -> float:
 
     Examples
     --------
-    >>> [grain_ms(Scenario(forward_ms=time)) for time in (10, 12.5, 9.7)]
-    [10.0, 2.5, 0.1]
+    >>> [grain_ms(Scenario(forward_ms=time)) for time in (10, 12.5, 9.7, 0.1 + 0.2, 10 / 3)]
+    [10.0, 2.5, 0.1, 0.1, 3.3333333333333335]
     """
     return float(grain(scenario))
 
 
-def grain(scenario: Scenario) -> Fraction:
-    """:func:`grain_ms` as an exact fraction."""
-    kinds = (scenario.forward_ms, scenario.backward_ms, scenario.weight_ms)
+def grain(scenario: Scenario, more: Sequence[float] = ()) -> Fraction:
+    """:func:`grain_ms` as an exact fraction; of ``more`` times, too."""
+    kinds = (scenario.forward_ms, scenario.backward_ms, scenario.weight_ms, more)
     delays = (scenario.latency_ms, scenario.occupancy_ms)
     values = np.unique(np.concatenate([np.ravel(a) for a in (*kinds, *delays)]))
-    fractions = [Fraction(repr(float(value))) for value in values if value]
+    fractions = [_plain(value) for value in values if value]
     if not fractions:
         return Fraction(0)
     divisor = reduce(_common, fractions)
     return divisor if divisor * 10**9 >= max(fractions) else Fraction(0)
+
+
+def _plain(value: float) -> Fraction:
+    """Return a number as a simple fraction, such as 1/3, or else as a decimal."""
+    simple = Fraction(value).limit_denominator(1000)
+    return simple if math.isclose(simple, value, rel_tol=1e-12) else Fraction(f"{value:.12g}")
 
 
 def _common(a: Fraction, b: Fraction) -> Fraction:

@@ -19,8 +19,10 @@ left, no schedule is that short.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,7 +76,9 @@ def searchable(scenario: Scenario) -> bool:
     return scenario.stages * (2 * n + 1) * (n + 1) ** 2 <= MOST_STATES
 
 
-def find_windows(scenario: Scenario, horizon_ms: float, *, rounds: int = _ROUNDS) -> Windows | None:
+def find_windows(
+    scenario: Scenario, horizon_ms: float, *, rounds: int = _ROUNDS, deadline: float = math.inf
+) -> Windows | None:
     """Bound every start and end of the split operators within a horizon.
 
     Parameters
@@ -85,6 +89,8 @@ def find_windows(scenario: Scenario, horizon_ms: float, *, rounds: int = _ROUNDS
         Longest iteration to consider.
     rounds : int
         Most passes over all devices; fewer are faster and give wider windows.
+    deadline : float
+        Moment of ``time.perf_counter`` at which to end, even within a pass.
 
     Returns
     -------
@@ -100,22 +106,26 @@ def find_windows(scenario: Scenario, horizon_ms: float, *, rounds: int = _ROUNDS
     >>> windows.backwards_before_forward[0, 4].tolist()  # the 5th forward needs room
     [1, 4]
     """
-    return _Search(scenario, horizon_ms).run(rounds)
+    return _Search(scenario, horizon_ms, deadline).run(rounds)
+
+
+class _OutOfTime(Exception):  # noqa: N818
+    """A pass did not end before the deadline."""
 
 
 class _Search:
     """The windows of one horizon, narrowed in place."""
 
-    def __init__(self, scenario: Scenario, horizon_ms: float) -> None:
-        self.scenario, self.horizon = scenario, float(horizon_ms)
+    def __init__(self, scenario: Scenario, horizon_ms: float, deadline: float) -> None:
+        self.scenario, self.horizon, self.deadline = scenario, float(horizon_ms), deadline
         self.slack = TOLERANCE * self.horizon
         self.stages, self.n = scenario.stages, scenario.microbatches
         self.f, self.b, self.w = (np.array(scenario.durations_ms(k)) for k in ("F", "B", "W"))
         shape = (self.stages, self.n)
         self.f_head, self.b_head = np.zeros(shape), np.zeros(shape)
         self.f_last, self.b_last = np.full(shape, self.horizon), np.full(shape, self.horizon)
-        none = np.stack([np.full(shape, self.n), np.zeros(shape, int)], axis=-1)
-        self.b_in_f, self.w_in_f, self.w_in_b = none.copy(), none.copy(), none.copy()
+        full = np.stack([np.zeros(shape, int), np.full(shape, self.n)], axis=-1)
+        self.b_in_f, self.w_in_f, self.w_in_b = full.copy(), full.copy(), full.copy()
         self.axis = np.arange(self.n + 1)
         # Work of the first l weights, so that a row of states is filled by one running minimum.
         self.w_done = np.concatenate([np.zeros((self.stages, 1)), self.w.cumsum(axis=1)], axis=1)
@@ -128,15 +138,27 @@ class _Search:
                 return None
             if self._late(self.b_head + self.b, self.b_last) or not self._devices_keep_up():
                 return None
-            before = [a.copy() for a in (self.f_head, self.b_head, self.f_last, self.b_last)]
-            if not self._search_orders():
-                return None
-            after = (self.f_head, self.b_head, self.f_last, self.b_last)
-            moved = max(float(np.abs(x - y).max()) for x, y in zip(before, after, strict=True))
+            known = self._windows()
+            try:
+                if not self._search_orders():
+                    return None
+            except _OutOfTime:
+                return known
+            before = (known.forward_head_ms, known.backward_head_ms,
+                      known.forward_deadline_ms, known.backward_deadline_ms)  # fmt: skip
+            pairs = zip(before, self._times(), strict=True)
+            moved = max(float(np.abs(was - now).max()) for was, now in pairs)
             if moved <= 1e3 * self.slack:
                 break
-        times = (self.f_head, self.b_head, self.f_last, self.b_last)
-        return Windows(self.horizon, *times, self.b_in_f, self.w_in_f, self.w_in_b)
+        return self._windows()
+
+    def _times(self) -> tuple[Array, Array, Array, Array]:
+        return self.f_head, self.b_head, self.f_last, self.b_last
+
+    def _windows(self) -> Windows:
+        f_head, b_head, f_last, b_last = (a.copy() for a in self._times())
+        ranges = (a.copy() for a in (self.b_in_f, self.w_in_f, self.w_in_b))
+        return Windows(self.horizon, f_head, b_head, f_last, b_last, *ranges)
 
     def _late(self, ends: Array, deadlines: Array) -> bool:
         return bool((ends > deadlines + self.slack).any())
@@ -183,6 +205,10 @@ class _Search:
 
     # -- on one device -------------------------------------------------------------------
 
+    def _check_time(self) -> None:
+        if perf_counter() > self.deadline:
+            raise _OutOfTime
+
     def _valid(self, t: int) -> NDArray[np.bool_]:
         """States (i, t − i, l) that exist and fit the limit, shape [S, i, l]."""
         i, j = self.axis[None, :, None], t - self.axis[None, :, None]
@@ -216,6 +242,7 @@ class _Search:
         now[:, 0, 0] = 0.0
         states = [now]
         for t in range(2 * self.n):
+            self._check_time()
             ends = np.maximum(now, self._columns(t, self.b_head, _INF))
             ends += self._columns(t, self.b, 0.0)
             ends[ends > self._columns(t, self.b_last, -_INF) + self.slack] = _INF
@@ -241,6 +268,7 @@ class _Search:
         late[:, -1, -1] = self.horizon
         late = self._weights_back(late, 2 * self.n)
         for t in range(2 * self.n - 1, -1, -1):
+            self._check_time()
             now, axis = states[t], self.axis
             f_end = np.minimum(late[:, 1:], f_last[:, :, None])
             f_start = np.maximum(now[:, :-1], f_head[:, :, None])

@@ -64,7 +64,9 @@ def compare(
     ] = None,
     optimum: Annotated[
         bool,
-        Option("--optimum", help="Add the shortest iteration possible when nothing blocks."),
+        Option(
+            "--optimum", help="Add the shortest iteration within the limits when nothing blocks."
+        ),
     ] = False,
     engine: EngineName = None,
     json: Json = False,

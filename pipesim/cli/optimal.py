@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 from typer import Option
 
 from milp import SOLVERS, Result
@@ -30,8 +31,8 @@ EXAMPLES = (
 )
 
 _WORDS = {
-    "optimal": "optimal: no order of the operators is shorter",
-    "feasible": "not proven: a shorter order may exist",
+    "optimal": "optimal: no order of the operators{within} is shorter",
+    "feasible": "not proven: a shorter order{within} may exist",
     "unknown": "nothing found in the time given",
 }
 
@@ -51,7 +52,7 @@ def optimal(
         ),
     ] = "highs",
     time_limit: Annotated[
-        str, Option(metavar="TIME", help="Stop the solver after this time.")
+        str, Option(metavar="TIME", help="Stop planning and solving after this time.")
     ] = "60s",
     threads: Annotated[
         int | None, Option(metavar="N", help="Number of solver threads (default: all cores).")
@@ -65,8 +66,8 @@ def optimal(
 ) -> None:
     """Find the shortest iteration when nothing blocks, and prove it.
 
-    Orders respect the activation limits. Meant for small pipelines: large ones take too long
-    to solve.
+    Micro-batches may run in any order, backwards split or fused, within the activation limits.
+    Meant for small pipelines: large ones take too long to solve.
     """
     outputs = Outputs({"--output": output}, scenario.scenario)
     what = scenario.build(chunks=chunks)
@@ -130,7 +131,9 @@ def _as_dict(result: Result) -> dict[str, object]:
 def _show(scenario: Scenario, result: Result, quiet: bool) -> None:
     lines = [] if quiet else [described(scenario), ""]
     lines += [f"solver          {result.solver}, {plain(result.seconds, 2)} s"]
-    lines += [f"result          {_WORDS[result.status]}"]
+    limited = np.isfinite(scenario.activation_limit).any()
+    within = " within the activation limits" if limited else ""
+    lines += [f"result          {_WORDS[result.status].format(within=within)}"]
     if result.schedule:
         warmup = analysis.warmup(result.schedule)
         lines += [

@@ -193,7 +193,7 @@ def test_running_out_of_time_is_never_called_optimal(solver: str) -> None:
     result = solve(scenario, solver=solver, time_limit_s=0.02)
     assert result.status in ("feasible", "unknown")
     assert (result.schedule is None) == (result.status == "unknown")
-    assert 480 <= result.bound_ms < result.objective_ms
+    assert 410 <= result.bound_ms < result.objective_ms
     assert result.gap > 0
     incumbent = plan(scenario, "zerobubble")
     result = solve(scenario, solver=solver, time_limit_s=0.02, incumbent=incumbent)
@@ -270,7 +270,7 @@ def test_the_solver_itself_proves_the_worked_example(
         network,
         horizon,
         hint=incumbent if known else None,
-        time_limit_s=PATIENCE_S,
+        deadline=math.inf,
         threads=2,
         pressed=ctrl_c.Pressed(),
     )
@@ -319,7 +319,7 @@ def test_ctrl_c_leaves_the_incumbent_and_its_bound(
             hard,
             hard.makespan_ms(incumbent),
             hint=incumbent,
-            time_limit_s=10 * PATIENCE_S,
+            deadline=math.inf,
             threads=1,
             pressed=pressed,
         )
