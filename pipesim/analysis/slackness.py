@@ -79,7 +79,7 @@ def delay_budget_ms(
     fused: bool = False,
     weight_in_steady_state: bool = False,
 ) -> float:
-    """The largest delay of a link, each way, that adds only itself to the iteration, once.
+    """The largest delay of a link, each way, that a long steady state hides but for one trip.
 
     After B_k ends on stage i+1, its gradient goes up, stage i runs B_k and one F, and the
     activation comes down; meanwhile stage i+1 has Δ_i forwards and backwards of its own:
@@ -87,7 +87,9 @@ def delay_budget_ms(
         c_up + t_B,i + t_F,i + c_down ≤ Δ_i · (t_F,i+1 + t_B,i+1)
 
     The budget is half of what this leaves for both ways. With equal times t it is
-    (Δ_i − 1)·t, as in the paper. Times are means over the micro-batches.
+    (Δ_i − 1)·t, as in the paper. Times are means over the micro-batches. A plan may absorb more or
+    less: it may have few micro-batches, or weights in these windows. What it does absorb,
+    :mod:`pipesim.studies.budgets` finds on the engine.
 
     Parameters
     ----------

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Annotated
 
+import numpy as np
 from typer import Option
 
 from pipesim.cli.options import (
@@ -16,10 +18,12 @@ from pipesim.cli.options import (
 )
 from pipesim.cli.output import Column, progress, show, show_json, show_rows
 from pipesim.documents.words import described
-from pipesim.studies.budgets import Budgets, LinkBudget, budgets
-from pipesim.text import counted, decimals, links, milliseconds, numbers
+from pipesim.studies.budgets import Budgets, LinkBudget, PlanBudgets, budgets
+from pipesim.text import decimals, links, milliseconds, numbers
 
 __all__ = ["budget"]
+
+_MOST_DEVICES = 8
 
 EXAMPLES = ("pipesim budget --slow 0=20ms --slow 2=5ms",)
 
@@ -40,7 +44,9 @@ def budget(
 ) -> None:
     """Show which delays a plan absorbs, link by link.
 
-    Then find the smallest warm-up that absorbs them all, and what it costs in activations.
+    A delay is absorbed if it adds no more than itself to the iteration. Two budgets are shown: the
+    paper's formula, and the largest delay that the engine finds absorbed. If a delay is not, look
+    for a warm-up that absorbs it, and say what that costs in activations.
     """
     what = scenario.build()
     with progress(quiet) as report:
@@ -52,50 +58,78 @@ def budget(
     if not quiet:
         show(described(what), f"plan of {planner}, warm-up {numbers(result.current.warmup)}", "")
     _show_links(result.current.links)
+    if result.why and not quiet:
+        show("", result.why)
     show("", _conclusion(result))
 
 
 def _show_links(rows: tuple[LinkBudget, ...]) -> None:
-    digits = decimals(max([max(row.budget_ms, row.delay_ms) for row in rows], default=0.0))
+    times = [(row.budget_ms, row.true_budget_ms, row.delay_ms, row.growth_ms) for row in rows]
+    digits = decimals(max((t for row in times for t in row if isfinite(t)), default=0.0))
+
+    def column(header: str, values: list[float]) -> Column:
+        return Column(header, [f"{v:.{digits}f}" if isfinite(v) else "any" for v in values])
+
     show_rows(
         Column("link", [str(row.link) for row in rows], numeric=False),
         [
             Column("slackness", [str(row.slackness) for row in rows]),
-            Column("budget\nms", [f"{row.budget_ms:.{digits}f}" for row in rows]),
-            Column("delay\nms", [f"{row.delay_ms:.{digits}f}" for row in rows]),
-            Column("slackness\nneeded", [_needed(row) for row in rows]),
+            column("budget ms,\nformula", [row.budget_ms for row in rows]),
+            column("budget ms,\nengine", [row.true_budget_ms for row in rows]),
+            column("delay\nms", [row.delay_ms for row in rows]),
+            column("it adds\nms", [row.growth_ms for row in rows]),
             Column("verdict", [_verdict(row) for row in rows], numeric=False),
         ],
     )
 
 
-def _needed(row: LinkBudget) -> str:
-    return "–" if row.needed_slackness is None else str(row.needed_slackness)
-
-
 def _verdict(row: LinkBudget) -> str:
-    if row.over_ms:
+    if not row.absorbed:
         return f"over by {milliseconds(row.over_ms)}"
     return "absorbed" if row.delay_ms else "healthy"
 
 
 def _conclusion(result: Budgets) -> str:
-    now, new = result.current, result.smallest
+    now, slow = result.current, result.scenario.slow_links
     takes = f"the plan takes {milliseconds(now.iteration_ms)} where nothing blocks"
-    if not result.scenario.slow_links:
+    if not slow:
         return f"No link is slow; {takes}."
     if now.absorbs:
-        return f"All delays are within their budgets; {takes}."
-    warmup = numbers(new.warmup)
-    takes = (
-        f"a plan with it takes {milliseconds(new.iteration_ms)} instead of "
-        f"{milliseconds(now.iteration_ms)} where nothing blocks, and its devices hold up to "
-        f"{numbers(new.peak_activations)} activations instead of {numbers(now.peak_activations)}"
+        return f"All delays are absorbed; {takes}."
+    together = (
+        f"Together the delays add {milliseconds(now.growth_ms)}, more than their sum. "
+        if all(link.absorbed for link in now.links)
+        else ""
     )
-    if new.absorbs:
-        return f"Warm-up {warmup} is the smallest that absorbs all delays: {takes}."
-    over = [link.link for link in new.links if link.over_ms]
+    return f"{together}{_advice(result)}"
+
+
+def _advice(result: Budgets) -> str:
+    now, new = result.current, result.smallest
+    if not result.recommended:
+        return (
+            "No warm-up that was tried makes a faster plan: keep the present one, which takes "
+            f"{milliseconds(now.iteration_ms)} where nothing blocks."
+        )
+    over = [link.link for link in new.links if not link.absorbed]
+    absorbs = (
+        "absorbs all delays"
+        if new.absorbs
+        else f"is the fastest that was tried, and leaves {links(over)} over"
+        if over
+        else "is the fastest that was tried; together the delays add more than their sum"
+    )
+    held = np.array(new.peak_activations) > result.scenario.activation_limit
+    hosts = ", part of them in host memory" if held.any() else ""
     return (
-        f"With {counted(result.scenario.microbatches, 'micro-batch')} no warm-up keeps all delays "
-        f"within their budgets: {warmup} leaves {links(over)} over; {takes}."
+        f"Warm-up {numbers(new.warmup)} {absorbs}: a plan with it takes "
+        f"{milliseconds(new.iteration_ms)} instead of {milliseconds(now.iteration_ms)} where "
+        f"nothing blocks, and its devices hold up to {_held(new)} activations instead of "
+        f"{_held(now)}{hosts}."
     )
+
+
+def _held(plan: PlanBudgets) -> str:
+    """The peak of each device, or the highest one where there are many."""
+    peaks = plan.peak_activations
+    return numbers(peaks if len(peaks) <= _MOST_DEVICES else [max(peaks)])

@@ -264,16 +264,35 @@ def test_simulate_prints_devices_and_writes_files() -> None:
 
 def test_budget() -> None:
     text = stdout("budget", *SLOW)
-    assert "over by 10 ms" in text
-    assert "Warm-up 6 3 2 1 is the smallest that absorbs all delays: a plan with it" in text
-    assert "takes 410 ms instead of 440 ms where nothing blocks" in text
-    assert "All delays are within their budgets" in stdout("budget", "--slow", "0=10ms")
+    row = next(line for line in text.splitlines() if line.startswith("0 "))
+    assert row.split()[:6] == ["0", "2", "10.00", "14.00", "20.00", "50.00"]
+    assert row.endswith("over by 6 ms")
+    assert "The formula looks at one window of a long steady state; " in text
+    assert "Warm-up 6 3 2 1 absorbs all delays: a plan with it takes 410 ms instead of" in text
+    assert "440 ms where nothing blocks" in text
+    assert "All delays are absorbed; the plan takes 400 ms" in stdout("budget", "--slow", "0=10ms")
     assert "leaves link 1 over" in stdout("budget", "--slow", "1=300ms")
     assert "No link is slow; the plan takes 390 ms" in stdout("budget")
     assert "No link is slow" in stdout("budget", "--stages", "1")
     document = json.loads(stdout("budget", *SLOW, "--planner", "1f1b", "--json"))
     assert [link["budget_ms"] for link in document["plan"]["links"]] == [0, 0, 0]
     assert document["smallest"]["warmup"] == [6, 3, 2, 1]
+    assert document["recommended"]
+
+
+def test_budget_keeps_a_plan_that_no_warm_up_makes_faster() -> None:
+    text = stdout("budget", "--microbatches", "4", "--slow", "2=10ms")
+    assert "with 64 micro-batches, link 2 would not." in text
+    assert "keep the present one, which takes 170 ms" in text
+    any_delay = stdout("budget", "--planner", "gpipe", "--slow", "0>1=20ms")
+    assert (
+        next(line for line in any_delay.splitlines() if line.startswith("0 ")).split()[3] == "any"
+    )
+
+
+def test_budget_says_what_needs_host_memory() -> None:
+    text = stdout("budget", *SLOW, "--planner", "1f1b", "--activation-limit", "4")
+    assert "activations instead of 4 3 2 1, part of them in host memory." in text
 
 
 def test_planners() -> None:

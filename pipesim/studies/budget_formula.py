@@ -1,0 +1,172 @@
+"""The budget that the formula gives a link, and why the engine gives it another one.
+
+The formula looks at one window of a long steady state. Each reason is a trial on the engine: in a
+scenario with one thing changed, the link absorbs what the formula then promises.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from pipesim import analysis
+from pipesim.engine import Engine
+from pipesim.scenario import KINDS, TIME_OF, Scenario
+from pipesim.schedule import Schedule
+from pipesim.studies.absorption import Absorption
+from pipesim.text import links, listed
+from planners import plan
+
+__all__ = ["formula_budget_ms", "why"]
+
+_SAME = 1e-6
+"""Budgets that differ by less than this part are the same up to rounding."""
+
+_MANY = 16
+"""Micro-batches for each stage that are many."""
+
+
+def formula_budget_ms(
+    scenario: Scenario, link: int, slackness: int, *, fused: bool = False
+) -> float:
+    """What the formula says that a link absorbs: a delay as the larger of its directions.
+
+    Both directions share what :func:`~pipesim.analysis.delay_budget_ms` gives each way, in the
+    proportion that they have; those of a healthy link share it equally.
+
+    Examples
+    --------
+    >>> formula_budget_ms(Scenario(), 0, 2)
+    10.0
+    >>> formula_budget_ms(Scenario().with_delay(5, [0], directions=["down"]), 0, 2)
+    20.0
+    """
+    pair = scenario.delay_ms[link]
+    share = 2 / (1 + float(pair.min() / pair.max())) if pair.any() else 1.0
+    return share * analysis.delay_budget_ms(scenario, link, slackness, fused=fused)
+
+
+def why(
+    scenario: Scenario,
+    schedule: Schedule,
+    planner: str,
+    budgets_ms: Sequence[tuple[float, float]],
+    engine: Engine | None = None,
+) -> str:
+    """Return a sentence that says why the formula and the engine differ; empty if they agree.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        What the plan was made for.
+    schedule : Schedule
+        The plan.
+    planner : str
+        What made it, and would make it for more micro-batches.
+    budgets_ms : sequence of (float, float)
+        The formula's budget and the true one of each link.
+    """
+    more = [link for link, (formula, true) in enumerate(budgets_ms) if _above(true, formula)]
+    less = [link for link, (formula, true) in enumerate(budgets_ms) if _above(formula, true)]
+    found = []
+    if more:
+        found.append(f"{links(more)} {_absorb(more)} more than it says")
+    if less:
+        found.append(f"{links(less)} {_absorb(less)} less than it says")
+        found += _reasons(scenario, schedule, planner, less, engine)
+    looks = "The formula looks at one window of a long steady state"
+    return f"{looks}; {'; '.join(found)}." if found else ""
+
+
+def _above(one: float, other: float) -> bool:
+    return one > other * (1 + _SAME) + _SAME
+
+
+def _absorb(which: Sequence[int]) -> str:
+    return "absorbs" if len(which) == 1 else "absorb"
+
+
+def _reasons(
+    scenario: Scenario, schedule: Schedule, planner: str, less: list[int], engine: Engine | None
+) -> list[str]:
+    """What it takes for each of the links that absorb less to absorb what the formula says."""
+    reasons, words = [], ""
+    others = any(set(scenario.slow_links) - {link} for link in less)
+    for words, trial in _trials(scenario, schedule, planner, others):
+        kept = [link for link in less if _keeps(*trial(link), link, engine)]
+        if kept:
+            reasons.append(f"{words}, {links(kept)} would not")
+        less = [link for link in less if link not in kept]
+        if not less:
+            return reasons
+    return [*reasons, f"even {words}, {links(less)} would, because of the order of operators"]
+
+
+def _keeps(scenario: Scenario, schedule: Schedule, link: int, engine: Engine | None) -> bool:
+    """Whether a plan's link absorbs what the formula says."""
+    slackness = analysis.slackness(analysis.warmup(schedule))[link]
+    fused = bool(schedule.is_fused.any())
+    promised = formula_budget_ms(scenario, link, slackness, fused=fused)
+    return Absorption(scenario, schedule, engine=engine).absorbs(link, promised)
+
+
+Trial: TypeAlias = Callable[[int], tuple[Scenario, Schedule]]
+"""From a link to a scenario with something changed, and the plan that is tried there."""
+
+
+def _trials(
+    scenario: Scenario, schedule: Schedule, planner: str, others: bool
+) -> Iterator[tuple[str, Trial]]:
+    """Changes in words, one at a time; at last a new plan for all of them at once.
+
+    ``others``: whether the links in question have other slow links beside them.
+    """
+    equal = scenario.replaced(
+        **{TIME_OF[kind]: float(scenario.durations_ms(kind).mean()) for kind in KINDS}
+    )
+    ideal, changes = equal, ["equal operator times"]
+    if others:
+        yield "without the other delays", lambda link: (_alone(scenario, link), schedule)
+        changes.append("no other delay")
+    if scenario.microbatches < _MANY * scenario.stages:
+        many = _with_many_microbatches(scenario)
+        yield f"with {many.microbatches} micro-batches", _tried(many, plan(many, planner))
+        ideal = _with_many_microbatches(ideal)
+        changes.append(f"{many.microbatches} micro-batches")
+    if np.isfinite(scenario.activation_limit).any():
+        unlimited = scenario.replaced(activation_limit=np.inf)
+        yield "without an activation limit", _tried(unlimited, plan(unlimited, planner))
+        ideal = ideal.replaced(activation_limit=np.inf)
+        changes.append("no activation limit")
+    if not schedule.is_fused.all():
+        yield "if W took no time", _tried(scenario.replaced(weight_ms=0.0), schedule)
+    yield "with equal operator times", _tried(equal, schedule)
+    replanned = plan(ideal, planner)
+    yield f"with a new plan for {listed(changes)}", lambda link: (_alone(ideal, link), replanned)
+
+
+def _tried(scenario: Scenario, schedule: Schedule) -> Trial:
+    return lambda link: (scenario, schedule)
+
+
+def _alone(scenario: Scenario, link: int) -> Scenario:
+    """The scenario with the delay of one link only."""
+    others = np.arange(scenario.stages - 1) != link
+    return scenario.replaced(
+        **{
+            field: np.where(others[:, None], 0.0, getattr(scenario, field))
+            for field in ("latency_ms", "occupancy_ms")
+        }
+    )
+
+
+def _with_many_microbatches(scenario: Scenario) -> Scenario:
+    """The scenario with its micro-batches repeated until they are many."""
+    repeats = math.ceil(_MANY * scenario.stages / scenario.microbatches)
+    return scenario.replaced(
+        microbatches=repeats * scenario.microbatches,
+        **{TIME_OF[kind]: np.tile(scenario.durations_ms(kind), repeats) for kind in KINDS},
+    )
