@@ -166,7 +166,7 @@ class Training:
                 for m in range(self.microbatches)
             ]
 
-    def run(self, op: Op, received: Tensor | None, ready_ns: int = 0) -> Tensor | None:
+    def run(self, op: Op, received: Tensor | None, start_ns: int = 0) -> Tensor | None:
         """Run an operator, see :class:`pipesim.replay.compute.work.Work`."""
         at = (op.stage, op.microbatch)
         if op.kind == "F":
