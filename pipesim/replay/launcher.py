@@ -135,6 +135,7 @@ def _environment(folder: str) -> Iterator[None]:
         "TORCH_DISTRIBUTED_DEBUG": "OFF",
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
+        "TORCHINDUCTOR_CACHE_DIR": folder,  # which importing an optimizer makes
     }
     before = dict(os.environ)
     os.environ |= wanted

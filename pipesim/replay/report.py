@@ -22,6 +22,7 @@ import numpy as np
 
 from pipesim.engine import simulate
 from pipesim.replay import message_time
+from pipesim.replay.run.gradients import check_gradients
 from pipesim.replay.run.measured import Measured, SwitchFacts
 from pipesim.replay.run.run import Run
 from pipesim.scenario import DIRECTIONS, TIME_OF, Array, Kind, Scenario
@@ -38,9 +39,17 @@ class Replayed:
     ----------
     measured : Measured
         What the processes saw.
+
+    Raises
+    ------
+    ReplayError
+        A gradient is wrong, so what was measured was no training of the model.
     """
 
     measured: Measured
+
+    def __post_init__(self) -> None:
+        check_gradients(self.measured)
 
     @property
     def run(self) -> Run:
@@ -251,4 +260,4 @@ def _start_error_ms(iterations: Sequence[Timeline], predicted: Timeline) -> floa
 
 
 def _numbers(value: object) -> Sequence[float]:
-    return [float(v) for v in value] if isinstance(value, list) else []
+    return [float(v) for v in value if v is not None] if isinstance(value, list) else []

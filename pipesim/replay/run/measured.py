@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple, cast, get_args
 
-from pipesim.documents.reading import Parser, Place, Table, list_of, number, operator, whole
+from pipesim.documents.reading import Parser, Place, Table, list_of, number, operator, text, whole
 from pipesim.documents.strict_json import parse_json
 from pipesim.files import StrPath, read_text
 from pipesim.program import Message
@@ -178,14 +178,6 @@ class _Rank(NamedTuple):
     report: Mapping[str, object]
 
 
-_REPORTED: dict[str, Parser[Any]] = {
-    "gradient_errors": list_of(number),
-    "loss_errors": list_of(number),
-    "losses": list_of(number),
-    "host_bytes": whole,
-}
-
-
 def _measured(run: Run, ranks: Sequence[_Rank]) -> Measured:
     starts: list[int] = []
     timelines: list[Timeline] = []
@@ -276,6 +268,20 @@ def _row(*parsers: Parser[Any]) -> Parser[Any]:
         return tuple(parse(item, place.at(i)) for i, (parse, item) in enumerate(pairs))
 
     return row
+
+
+def _or_null(parser: Parser[Any]) -> Parser[Any]:
+    """Return a parser that lets null pass: a number that is not finite."""
+    return lambda value, place: None if value is None else parser(value, place)
+
+
+_REPORTED: dict[str, Parser[Any]] = {
+    "gradient_errors": list_of(_or_null(number)),
+    "wrong_gradients": list_of(_row(whole, whole, text, _or_null(number))),
+    "loss_errors": list_of(_or_null(number)),
+    "losses": list_of(_or_null(number)),
+    "host_bytes": whole,
+}
 
 
 def _path(value: object, place: Place) -> PathKind:
