@@ -29,8 +29,9 @@ from pipesim.errors import ReplayError
 from pipesim.replay.compute.kinds import payload
 from pipesim.replay.device.cuda_device import refuse
 from pipesim.replay.run import rendezvous
-from pipesim.replay.run.guard import LAUNCHER
+from pipesim.replay.run.guard import LAUNCHER, NOBODY_ANSWERS
 from pipesim.replay.run.measured import Measured, load_result
+from pipesim.replay.run.roster import is_stopped, stopped_are
 from pipesim.replay.run.run import Run
 from pipesim.replay.run.run_json import save_run
 from pipesim.text import counted
@@ -97,7 +98,7 @@ def _launched(run: Run) -> Measured:
         _signals(),
         tempfile.TemporaryDirectory(prefix="pipesim-") as folder,
         _environment(folder),
-        _impatient() as outlived,
+        _impatient() as (outlived, stopped),
         # torch leaves the workers' log files to the garbage collector.
         warnings.catch_warnings(action="ignore", category=ResourceWarning),
     ):
@@ -119,7 +120,10 @@ def _launched(run: Run) -> Measured:
             elastic_launch(config, sys.executable)(*worker, *options)
         except ChildFailedError as error:
             failures = [f for rank, f in error.failures.items() if rank not in outlived]
-            raise ReplayError(_blame(failures, place)) from None
+            blame = _blame(failures, place)
+            if stopped and blame.endswith(NOBODY_ANSWERS):  # who is stopped was not known there
+                blame = f"{stopped_are([f'rank {rank}' for rank in sorted(stopped)])}: {blame}"
+            raise ReplayError(blame) from None
         except SignalException:
             raise ReplayError(f"interrupted at rank 0, {_status(0, place)}") from None
         return load_result(place / "result.json")
@@ -170,26 +174,29 @@ def _take(ways: Mapping[signal.Signals, Any]) -> None:
 
 
 @contextmanager
-def _impatient() -> Iterator[set[int]]:
+def _impatient() -> Iterator[tuple[set[int], set[int]]]:
     """Give workers less time to end after another has failed: torch gives half a minute.
 
     Nothing can interrupt that wait. Yields the ranks that were still running, and so were not the
-    first to fail.
+    first to fail, and those of them that were stopped.
     """
     context: Any = SubprocessContext
     close = context.close
     outlived: set[int] = set()
+    stopped: set[int] = set()
 
     def close_soon(self: Any, death_sig: signal.Signals | None = None, timeout: int = 0) -> None:
         _take(dict.fromkeys(_SIGNALS, signal.SIG_IGN))
         for rank, handler in self.subprocess_handlers.items():
             if handler.proc.poll() is None:
                 outlived.add(rank)
+                if is_stopped(handler.proc.pid):
+                    stopped.add(rank)
         close(self, death_sig, _SHUTDOWN_S)
 
     context.close = close_soon
     try:
-        yield outlived
+        yield outlived, stopped
     finally:
         context.close = close
 

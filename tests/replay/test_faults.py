@@ -21,6 +21,7 @@ from pipesim.replay.run.guard import is_silence
 from pipesim.replay.run.rendezvous import listen
 from pipesim.scenario import Scenario
 from planners import plan
+from tests import ROOT
 from tests.processes import PATIENCE_S, Background, waited_for
 from tests.replay.replays import Replay, is_stopped, listening, replaying, shared_memory
 
@@ -101,6 +102,12 @@ def test_a_launcher_killed_with_a_stopped_worker(tmp_path: Path) -> None:
         assert run.leftovers == []
 
 
+STOPS_AT_ONCE = """\
+import os, signal
+if os.environ.get("RANK") == "1":
+    os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
 # -- silent ------------------------------------------------------------------------------
 
 
@@ -110,7 +117,29 @@ def test_a_worker_that_never_answers(tmp_path: Path, transport: str) -> None:
     lacks = r"rank 1 does not answer for (1\w+→[02]\w+|[02]\w+→1\w+)"
     with started(tmp_path, transport, timeout=SILENCE) as run:
         os.kill(run.running().workers()[1], signal.SIGSTOP)
-        check_end(run, f"rank [02], {INSTRUCTION}: ({waits}|{lacks})")
+        stopped = r"rank 1 is stopped \(SIGSTOP\)"
+        check_end(run, f"{stopped}: rank [02], {INSTRUCTION}: ({waits}|{lacks})")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", ["delegated", "nccl"])
+def test_the_one_that_is_stopped_is_named_and_not_its_neighbour(
+    tmp_path: Path, transport: str
+) -> None:
+    """Rank 0 misses rank 1, which waits for rank 2; whoever gives up first names rank 2."""
+    with started(tmp_path, transport, timeout=SILENCE) as run:
+        os.kill(run.running().workers()[2], signal.SIGSTOP)
+        check_end(run, rf"rank 2 is stopped \(SIGSTOP\): rank [01], {INSTRUCTION}: .*")
+
+
+@pytest.mark.slow
+def test_a_worker_stopped_while_it_starts(tmp_path: Path) -> None:
+    """Nobody has heard of it; only the launcher knows its process."""
+    (tmp_path / "sitecustomize.py").write_text(STOPS_AT_ONCE)
+    env = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    options = [*LONG, "--transport", "nccl", "--timeout", NEVER]
+    with replaying(tmp_path, *options, env=env) as run:
+        check_end(run, r"rank 1 is stopped \(SIGSTOP\): rank \d, starting: a rank does not answer")
 
 
 @pytest.mark.slow
@@ -140,7 +169,8 @@ def test_a_worker_that_all_others_wait_for(tmp_path: Path, silent: int) -> None:
             return False
 
         waited_for(is_caught, "a worker to be the last of an iteration")
-        check_end(run, rf"rank \d, after iteration \d+: rank {silent} does not answer")
+        stopped = rf"rank {silent} is stopped \(SIGSTOP\)"
+        check_end(run, rf"{stopped}: rank \d, after iteration \d+: rank {silent} does not answer")
 
 
 @pytest.mark.parametrize(
@@ -160,10 +190,11 @@ def test_words_of_others_for_a_silent_rank(words: str) -> None:
 @pytest.mark.slow
 def test_a_delegate_that_never_answers(tmp_path: Path) -> None:
     waits = r"nothing happened for 4\.\d+ s; waiting for \w+→\w+ of rank \d"
+    names = r"(rank 1's delegate 0 of \d→\d (down|up)(, | and )?)+"
     with started(tmp_path, "delegated", timeout=SILENCE) as run:
         for delegate in run.running().delegates()[1]:
             os.kill(delegate, signal.SIGSTOP)
-        check_end(run, rf"rank \d, {INSTRUCTION}: {waits}")
+        check_end(run, rf"{names} are stopped \(SIGSTOP\): rank \d, {INSTRUCTION}: {waits}")
 
 
 # -- interrupted -------------------------------------------------------------------------

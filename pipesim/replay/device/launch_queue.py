@@ -20,14 +20,13 @@ from typing import Literal
 
 from torch import Tensor
 
-from pipesim.errors import ReplayError
 from pipesim.program import Compute, Group, Message, Post
 from pipesim.replay.compute.work import Payload, Work
 from pipesim.replay.device.delegation import Delegation
 from pipesim.replay.device.direct import Path
 from pipesim.replay.device.streams import Mark, Stream, after, latest
 from pipesim.replay.run.clocks import now_ns
-from pipesim.replay.run.guard import Guard, hold_until
+from pipesim.replay.run.guard import Guard, SilentPeerError, hold_until
 from pipesim.replay.run.record import Record
 from pipesim.replay.run.run import Run
 from pipesim.schedule import Op
@@ -105,7 +104,7 @@ class LaunchQueue:
 
         Raises
         ------
-        ReplayError
+        SilentPeerError
             Nothing has started for too long.
         """
         ends: list[Mark] = []
@@ -163,7 +162,7 @@ class LaunchQueue:
                 seen, since = self._progress, now_ns()
             elif now_ns() - since > 1e9 * self._run.timeout_s:
                 waited = f"nothing happened for {self._run.timeout_s:g} s"
-                raise ReplayError(f"{waited}; {self._missing()}")
+                raise SilentPeerError(f"{waited}; {self._missing()}")
 
     def _missing(self) -> str:
         missing = next((m for m in self._received if self._arrived[m].time_ns is None), None)

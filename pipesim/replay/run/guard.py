@@ -22,12 +22,15 @@ from typing import NamedTuple, NoReturn
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 from pipesim.errors import PipesimError, ReplayError
+from pipesim.replay.run.roster import Roster, stopped_are
 
 __all__ = [
     "LAUNCHER",
+    "NOBODY_ANSWERS",
     "Guard",
     "LostPeerError",
     "Parent",
+    "SilentPeerError",
     "end_with_parent",
     "follow",
     "hold_until",
@@ -39,6 +42,9 @@ __all__ = [
 LAUNCHER = "PIPESIM_LAUNCHER"
 """In the environment of workers that ``pipesim replay`` starts: its process, and the temporary
 folder that it cannot remove when it is killed."""
+
+NOBODY_ANSWERS = "a rank does not answer"
+"""What a worker says when it has given up waiting, and does not know for whom."""
 
 _PATIENCE_S = 0.2
 _LOST_PEER_WAITS_S = 1.5
@@ -55,9 +61,14 @@ class LostPeerError(ReplayError):
     """A neighbour closed its connection; others will say why."""
 
 
+class SilentPeerError(ReplayError):
+    """Another process does not answer, or nothing comes of it."""
+
+
 def is_silence(error: BaseException) -> bool:
-    """Whether gloo, or torch's store, has given up waiting for another process."""
-    return isinstance(error, RuntimeError) and _SILENT.search(str(error)) is not None
+    """Whether this process, gloo, or torch's store has given up waiting for another process."""
+    said = isinstance(error, RuntimeError) and _SILENT.search(str(error)) is not None
+    return said or isinstance(error, SilentPeerError)
 
 
 def hold_until(time_ns: int, early_ns: int = _INEXACT_NS) -> None:
@@ -133,11 +144,19 @@ class Guard:
         The worker's.
     status : path, optional
         A file in which others can read what this worker does, even after it was killed.
+
+    Attributes
+    ----------
+    children : list of int
+        Processes to end with this one.
+    roster : Roster, optional
+        Who is asked, once it is known, whether a peer that does not answer is stopped.
     """
 
     def __init__(self, rank: int, status: Path | None = None) -> None:
         self.rank = rank
         self.children: list[int] = []
+        self.roster: Roster | None = None
         self._doing = "starting"
         self._failing = threading.Lock()
         self._file = None if status is None else os.open(status, os.O_WRONLY | os.O_CREAT, 0o600)
@@ -160,6 +179,8 @@ class Guard:
                 time.sleep(_LOST_PEER_WAITS_S)
             message = str(error) if isinstance(error, PipesimError) else _described(error)
             failure = ReplayError(f"rank {self.rank}, {self._doing}: {message}")
+            if is_silence(error) and self.roster and (stopped := self.roster.stopped):
+                failure = ReplayError(f"{stopped_are(stopped)}: {failure}")
             for child in self.children:
                 with suppress(ProcessLookupError):
                     os.kill(child, signal.SIGKILL)
@@ -196,6 +217,6 @@ def _described(error: BaseException) -> str:
     if _GONE.search(str(error)):
         return "lost another rank"
     if is_silence(error):
-        return "a rank does not answer"
+        return NOBODY_ANSWERS
     first = next((line for line in str(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
