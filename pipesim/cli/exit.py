@@ -10,7 +10,7 @@ from threading import Timer
 from types import FrameType
 from typing import NoReturn
 
-__all__ = ["ctrl_c", "fail"]
+__all__ = ["address_space", "ctrl_c", "fail", "out_of_memory"]
 
 _AGAIN_S = 0.01
 
@@ -35,6 +35,24 @@ class _CtrlC:
 
 ctrl_c = _CtrlC()
 """The handler of SIGINT while a command runs."""
+
+
+def address_space() -> int | None:
+    """Return how many bytes of address space this process may have; None: there is no limit."""
+    try:
+        import resource
+    except ModuleNotFoundError:  # not a Unix
+        return None
+    soft: int = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def out_of_memory() -> str:
+    """Return what to say where memory has run out."""
+    limit = address_space()
+    if limit is None:
+        return "out of memory: is the scenario really that large?"
+    return f"out of memory: only {limit / 2**20:,.0f} MiB of address space are allowed (ulimit -v)"
 
 
 def fail(message: str) -> NoReturn:

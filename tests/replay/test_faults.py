@@ -15,12 +15,8 @@ from typer.testing import CliRunner
 
 from pipesim.cli.app import app
 from pipesim.errors import ReplayError
-from pipesim.replay import launcher
-from pipesim.replay.prepare import prepare
 from pipesim.replay.run.guard import is_silence
 from pipesim.replay.run.rendezvous import listen
-from pipesim.scenario import Scenario
-from planners import plan
 from tests import ROOT
 from tests.processes import PATIENCE_S, Background, waited_for
 from tests.replay.replays import Replay, is_stopped, listening, replaying, shared_memory
@@ -241,56 +237,6 @@ def test_a_port_in_use(tmp_path: Path) -> None:
         port = server.getsockname()[1]
         with started(tmp_path, "nccl", "--port", str(port)) as run:
             check_end(run, f"cannot listen on 127.0.0.1:{port}: Address already in use")
-
-
-SCENARIO = """\
-format = "pipesim-scenario"
-version = 1
-[pipeline]
-stages = 3
-microbatches = 4
-[operators]
-forward_ms = 1.0
-backward_ms = 1.0
-weight_ms = 1.0
-[links]
-message_bytes = {}
-"""
-
-
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("size", [1e10, pytest.param(1e15, marks=pytest.mark.slow)])
-def test_messages_larger_than_the_memory(tmp_path: Path, transport: str, size: float) -> None:
-    file = tmp_path / "scenario.toml"
-    file.write_text(SCENARIO.format(size))
-    options = ["--scenario", str(file), "--planner", "1f1b", "--warmup", "0"]
-    says = r"3 workers would need [\d,.]+ GiB of memory and an iteration's messages [\d,.]+ GiB, .*"
-    with replaying(tmp_path, *options, "--transport", transport) as run:
-        check_end(run, says)
-
-
-def test_more_workers_than_the_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    scenario = Scenario(stages=3, microbatches=1)
-    run = prepare(scenario, plan(scenario, "1f1b"), "nccl")
-    monkeypatch.setattr(launcher, "_WORKER_BYTES", 2**50)
-    with pytest.raises(ReplayError, match=r"3 workers would need 3,145,728\.0 GiB of memory"):
-        launcher.launch(run)
-
-
-SMALL_FILES = """\
-import resource
-resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))
-from pipesim.cli import main
-main()
-"""
-
-
-def test_no_space_in_shared_memory(tmp_path: Path) -> None:
-    file = tmp_path / "scenario.toml"
-    file.write_text(SCENARIO.format(2**20))
-    options = ["--scenario", str(file), "--planner", "1f1b", "--transport", "delegated"]
-    with Background(tmp_path, sys.executable, "-c", SMALL_FILES, "replay", *options) as run:
-        check_end(run, r"rank \d, starting: no shared memory for \d+ MiB: File too large")
 
 
 def test_shared_memory_has_no_name_that_could_be_left(tmp_path: Path) -> None:

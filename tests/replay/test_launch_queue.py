@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from itertools import chain, pairwise
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from pipesim.engine import simulate
+from pipesim.program import Group
 from pipesim.replay.compute.kinds import work
 from pipesim.replay.compute.work import Payload, Work
 from pipesim.replay.device.delegation import Delegation
@@ -118,6 +120,21 @@ def test_what_holds_up_a_device_is_seen() -> None:
     after = next(b for a, b in pairwise(run.schedule.orders[0]) if a == held)
     index = run.schedule.orders[0].index(after)
     assert record.logical[index][0] == spans[after][0] >= end
+
+
+@pytest.mark.parametrize("over", ["nccl", "exchange"])
+def test_a_thread_for_each_stream_and_not_for_each_group(over: str) -> None:
+    two = Scenario(stages=2, microbatches=9)
+    run = prepare(two, plan(two, "1f1b"), over)
+    groups = [i for i in run.program.instructions[0] if isinstance(i, Group)]
+    streams = {group.stream for group in groups}
+    assert len(streams) < len(groups)
+    before = threading.active_count()
+    doing = work(run, 0, torch.device("cpu"))
+    path, delegation = cast(PathOfGroups, Nothing()), cast(Delegation, Nothing())
+    queue = LaunchQueue(run, 0, doing, path, delegation, Guard(0))
+    assert threading.active_count() == before + len(streams) + 2  # compute, and copies
+    queue.close()
 
 
 @pytest.mark.slow

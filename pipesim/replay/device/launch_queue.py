@@ -78,11 +78,11 @@ class LaunchQueue:
         self._delegation = delegation
         self._guard = guard
         self._instructions = run.program.instructions[device]
-        groups = [i for i in self._instructions if isinstance(i, Group)]
+        streams = dict.fromkeys(i.stream for i in self._instructions if isinstance(i, Group))
         self._received = run.received(device)
         self._fetched = dict.fromkeys(run.fetched(device))
         self._compute = Stream("compute", guard)
-        self._p2p = {group.stream: Stream(f"p2p {group.stream}", guard) for group in groups}
+        self._p2p = {stream: Stream(f"p2p {stream}", guard) for stream in streams}
         self._copy_out = Stream("copy-out", guard)
 
     def begin(self, iteration: int) -> None:

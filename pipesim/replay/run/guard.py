@@ -52,6 +52,14 @@ _STATUS_BYTES = 200
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _GONE = re.compile("Connection (closed|reset) by peer|Broken pipe")  # in words of gloo
 _SILENT = re.compile("Timed out (waiting|after)|timeout after|has timed out|Connect timeout")
+_SCARCE = {
+    "Too many open files": "too few file handles (ulimit -n)",
+    "No space left on device": "no space",
+    "MemoryError|Cannot allocate memory|bad_alloc|start new thread|failed to map": (
+        "too little memory or address space (ulimit -v)"
+    ),
+}
+"""What torch, gloo and Python say when something runs out, and what it is."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_TIMERSLACK = 29
 _INEXACT_NS = 80_000
@@ -159,7 +167,10 @@ class Guard:
         self.roster: Roster | None = None
         self._doing = "starting"
         self._failing = threading.Lock()
-        self._file = None if status is None else os.open(status, os.O_WRONLY | os.O_CREAT, 0o600)
+        self._file: int | None = None
+        if status is not None:
+            with suppress(OSError):
+                self._file = os.open(status, os.O_WRONLY | os.O_CREAT, 0o600)
         self.enter(self._doing)
 
     def enter(self, doing: str) -> None:
@@ -167,7 +178,8 @@ class Guard:
         self._doing = doing
         if self._file is not None:
             text = doing.encode()[:_STATUS_BYTES]
-            os.pwrite(self._file, text.ljust(_STATUS_BYTES), 0)
+            with suppress(OSError):  # no space: what it does is lost, but not the run
+                os.pwrite(self._file, text.ljust(_STATUS_BYTES), 0)
 
     def fail(self, error: BaseException) -> NoReturn:
         """Say what went wrong and end the process, from whatever thread."""
@@ -219,4 +231,6 @@ def _described(error: BaseException) -> str:
     if is_silence(error):
         return NOBODY_ANSWERS
     first = next((line for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+    said = f"{type(error).__name__}: {first}" if first else type(error).__name__
+    scarce = next((what for words, what in _SCARCE.items() if re.search(words, said)), None)
+    return f"{scarce}: {said}" if scarce else said
