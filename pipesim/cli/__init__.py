@@ -9,6 +9,10 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
+from contextlib import suppress
+
+from pipesim.cli.exit import address_space, ctrl_c, fail, leave, out_of_memory
 
 __all__ = ["main"]
 
@@ -22,8 +26,28 @@ _LEAST_ADDRESSES = 128 * 2**20
 
 def main() -> None:
     """Run the command line; the entry point ``pipesim``."""
-    from pipesim.cli.exit import address_space, ctrl_c, fail, out_of_memory
+    code: object = None
+    try:
+        try:
+            _run()
+        finally:
+            ctrl_c.comes_too_late()
+        if ctrl_c.pressed:
+            fail("interrupted")
+    except SystemExit as end:
+        code = end.code
+    except (Exception, KeyboardInterrupt) as error:
+        if not (ctrl_c.pressed or isinstance(error, KeyboardInterrupt)):
+            raise
+        with suppress(SystemExit):
+            fail("interrupted")
+        code = 2
+    if code == 2:
+        leave()
+    sys.exit(code)  # type: ignore[arg-type]
 
+
+def _run() -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, ctrl_c)
     gc.set_threshold(_COLLECTED_EVERY)
@@ -36,9 +60,10 @@ def main() -> None:
         from pipesim.cli.app import app
 
         app(prog_name="pipesim")
-    except (Exception, KeyboardInterrupt) as error:
-        if ctrl_c.pressed:
-            fail("interrupted")
-        if limit is not None and isinstance(error, ImportError | MemoryError):
-            fail(out_of_memory())
-        raise
+    except (ImportError, MemoryError):
+        if limit is None or ctrl_c.pressed:
+            raise
+        fail(out_of_memory())
+    except SystemExit as end:
+        if end.code or not ctrl_c.pressed:
+            raise  # else Ctrl-C was lost in native code

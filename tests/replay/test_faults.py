@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -200,6 +201,21 @@ def test_an_interrupted_launcher(tmp_path: Path) -> None:
     with started(tmp_path, "delegated") as run:
         run.running().process.send_signal(signal.SIGINT)
         check_end(run, INTERRUPTED)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("whom", ["the launcher", "all"])
+def test_interrupted_while_workers_start(tmp_path: Path, whom: str) -> None:
+    with started(tmp_path, "delegated") as run:
+        waited_for(run.workers, "a worker")
+        send = run.process.send_signal if whom == "the launcher" else group_of(run)
+        send(signal.SIGINT)
+        check_end(run, "interrupted( at rank 0, .*)?")
+
+
+def group_of(run: Background) -> Callable[[int], None]:
+    """Return what sends a signal to a command and all that it has started, as a terminal does."""
+    return lambda number: os.killpg(run.process.pid, number)
 
 
 @pytest.mark.slow
