@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 import pytest
@@ -27,7 +28,8 @@ RUNS = {
     "zerobubble nccl, 20 ms": (SLOW, "zerobubble", "nccl", 800.0, 0.05),
 }
 START_MS = 3.0
-"""From the prediction, which knows what a message takes here; the nominal one does not."""
+"""Of logical starts from the prediction, which knows what a message takes here; the nominal one
+does not. Physical starts are printed: they depend on what else the machine does."""
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +48,12 @@ def test_iteration(replays: Mapping[str, Replayed], name: str) -> None:
     print(
         f"\n{name}: {run.measured_ms:.1f} ms, {100 * error:+.1f} % from nominal {wanted:.0f}; "
         f"{run.predicted_ms:.1f} predicted with {run.base_ms:.2f} ms a message, "
-        f"{100 * run.error:+.1f} %; median start error {run.median_start_error_ms:.1f} ms, "
-        f"from nominal {run.nominal_start_error_ms:.1f} ms; "
-        f"all {', '.join(f'{time:.1f}' for time in run.iterations_ms)}"
+        f"{100 * run.error:+.1f} %; logical {run.logical_ms:.1f}; median start error "
+        f"{run.median_start_error_ms:.1f} ms, from nominal {run.nominal_start_error_ms:.1f} ms, "
+        f"of logical starts {run.logical_start_error_ms:.1f} ms; "
+        f"threads up to {run.longest_lag_ms:.1f} ms late; "
+        f"all {', '.join(f'{time:.1f}' for time in run.iterations_ms)}; "
+        f"load {os.getloadavg()[0]:.1f}"
     )
     assert run.nominal.iteration_ms == pytest.approx(wanted)
     assert abs(error) <= within
@@ -56,7 +61,9 @@ def test_iteration(replays: Mapping[str, Replayed], name: str) -> None:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_starts(replays: Mapping[str, Replayed], name: str) -> None:
-    assert replays[name].median_start_error_ms <= START_MS
+    error_ms = replays[name].logical_start_error_ms
+    assert error_ms is not None
+    assert error_ms <= START_MS
 
 
 def test_head_of_line_blocking(replays: Mapping[str, Replayed]) -> None:

@@ -13,7 +13,8 @@ make a program, an engine runs the program, and everything else reads its timeli
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+
+TYPE_CHECKING = False  # as in typing, whose import takes longer than all else until Ctrl-C is heard
 
 if TYPE_CHECKING:
     from pipesim.documents.plan_json import load_plan, save_plan

@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 
 import pipesim.cli
 from pipesim.cli import importing
-from pipesim.cli.exit import fail
+from pipesim.cli.exit import fail, out_of_memory
 from pipesim.cli.grouping import grouped
 from pipesim.cli.output import show_text
 from pipesim.errors import PipesimError
@@ -55,7 +55,7 @@ class _Commands(TyperGroup):
         except PipesimError as error:
             fail(str(error))
         except MemoryError:
-            fail("out of memory: is the scenario really that large?")
+            fail(out_of_memory())
         except OSError as error:
             place = f"{error.filename}: " if error.filename else ""
             fail(f"{place}{error.strerror or error}")

@@ -145,7 +145,9 @@ def replay(
     trace: Annotated[
         Path | None,
         Option(
-            metavar="FILE", help="Write a Chrome trace of prediction and measurement, for Perfetto."
+            metavar="FILE",
+            help="Write a Chrome trace of prediction and measurement (physical times), for "
+            "Perfetto.",
         ),
     ] = None,
     plot: Annotated[
@@ -155,8 +157,10 @@ def replay(
 ) -> None:
     """Run a plan on real processes, one per device.
 
-    Prints measured iteration times beside the predicted one. Delays are injected, and the
-    processes talk over the loopback address.
+    Prints measured iteration times beside the predicted one: from the first operator's start to
+    the last one's end, as the clock showed them. With sleep it prints beside them logical times,
+    in which an operator counts as started when it could have, and ends its time later. Delays are
+    injected, and the processes talk over the loopback address.
     """
     given = _given(context)
     if result is not None:
@@ -260,15 +264,17 @@ def _show(replayed: Replayed, quiet: bool) -> None:
     names = [*(f"iteration {i}" for i in range(len(times))), "median"]
     measured = [*times, replayed.measured_ms]
     errors = [time / predicted - 1 if predicted else 0.0 for time in measured]
-    show_rows(
-        Column("", names, numeric=False),
-        [
-            Column("predicted\nms", [f"{predicted:.1f}"] * len(measured)),
-            Column("measured\nms", [f"{time:.1f}" for time in measured]),
-            Column("error\n%", [f"{100 * error:+.1f}" for error in errors]),
-        ],
-    )
+    columns = [
+        Column("predicted\nms", [f"{predicted:.1f}"] * len(measured)),
+        Column("measured\nms", [f"{time:.1f}" for time in measured]),
+        Column("error\n%", [f"{100 * error:+.1f}" for error in errors]),
+    ]
+    if replayed.logical_ms is not None:
+        logical = [*replayed.logical_iterations_ms, replayed.logical_ms]
+        columns.append(Column("logical\nms", [f"{time:.1f}" for time in logical]))
+    show_rows(Column("", names, numeric=False), columns)
     show("", f"operators start {_ms(replayed.median_start_error_ms)} off their prediction (median)")
+    _show_logical(replayed)
     if replayed.base_ms:
         nominal = _ms(replayed.nominal.iteration_ms, 1)
         where = " over links without delay" if run.transport.name == "delegated" else ""
@@ -291,6 +297,19 @@ def _show(replayed: Replayed, quiet: bool) -> None:
             show(f"device {index} kept up to {size / 2**20:.1f} MiB of activations on its host")
     for event in replayed.events:
         show(_sentence(event))
+
+
+def _show_logical(replayed: Replayed) -> None:
+    """Say what agrees with the prediction by construction, and what was measured."""
+    error_ms, lag_ms = replayed.logical_start_error_ms, replayed.longest_lag_ms
+    if error_ms is None or lag_ms is None:
+        return
+    show(
+        f"logical starts are {_ms(error_ms)} off: an operator counts there from when it could "
+        "start, for its stated time",
+        "so only messages are measured in logical times, and the rest agrees by construction; "
+        f"operators physically started up to {_ms(lag_ms)} later",
+    )
 
 
 def _drift(replayed: Replayed) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-import re
+import shutil
 import signal
 import sys
 import tempfile
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed import DistError
 from torch.distributed.elastic.multiprocessing import (
     DefaultLogsSpecs,
     SignalException,
@@ -26,23 +27,21 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from pipesim.errors import ReplayError
-from pipesim.replay.compute.kinds import payload
 from pipesim.replay.device.cuda_device import refuse
+from pipesim.replay.machine import check_machine
 from pipesim.replay.run import rendezvous
-from pipesim.replay.run.guard import LAUNCHER
+from pipesim.replay.run.guard import LAUNCHER, NOBODY_ANSWERS
 from pipesim.replay.run.measured import Measured, load_result
+from pipesim.replay.run.roster import is_stopped, stopped_are
 from pipesim.replay.run.run import Run
 from pipesim.replay.run.run_json import save_run
-from pipesim.text import counted
 
 __all__ = ["launch"]
 
 _LOOPBACK = "127.0.0.1"
 _SHUTDOWN_S = 3
-_WORKER_BYTES = 160 * 2**20
-"""Memory of its own that a process has once torch is loaded, measured with torch 2.13."""
-_DELEGATE_BYTES = 8 * 2**20
-"""The same of one that was forked from it."""
+_WORD_BYTES = 4096
+"""What a file takes, even of one line."""
 _SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT
 
 
@@ -64,7 +63,7 @@ def launch(run: Run, port: int = 0) -> Measured:
     """
     if run.device == "cuda":
         refuse(run, torch.cuda.device_count(), run.devices)
-    _check_memory(run)
+    check_machine(run)
     with closing(rendezvous.listen(_LOOPBACK, port)) as listening:
         rendezvous.register(listening)
         try:
@@ -72,24 +71,12 @@ def launch(run: Run, port: int = 0) -> Measured:
         except SignalException:
             raise ReplayError("interrupted") from None
         except OSError as error:
-            raise ReplayError(f"cannot start processes: {error}") from None
-
-
-def _check_memory(run: Run) -> None:
-    """Refuse a run that this machine's memory cannot hold: it would not survive the attempt."""
-    facts = Path("/proc/meminfo")
-    if not facts.is_file():
-        return
-    kib = re.search(r"^MemAvailable: *(\d+) kB$", facts.read_text(), re.MULTILINE)
-    delegates = 2 * sum(run.delegates.values())
-    processes = run.devices * _WORKER_BYTES + delegates * _DELEGATE_BYTES
-    messages = 2 * sum(payload(run, message.link).size_bytes for message in run.messages)
-    if kib and processes + messages > 1024 * int(kib[1]) / 2:
-        raise ReplayError(
-            f"{counted(run.devices, 'worker')} would need {processes / 2**30:,.1f} GiB of memory "
-            f"and an iteration's messages {messages / 2**30:,.1f} GiB, but "
-            f"a run may use half of the {int(kib[1]) / 2**20:,.1f} GiB that are available"
-        )
+            place = f"{error.filename}: " if error.filename else ""
+            why = error.strerror or error
+            raise ReplayError(f"cannot start processes: {place}{why}") from None
+        except DistError as error:  # of torch's store
+            why = str(error).partition("\n")[0]
+            raise ReplayError(f"cannot start processes: {why}") from None
 
 
 def _launched(run: Run) -> Measured:
@@ -97,7 +84,7 @@ def _launched(run: Run) -> Measured:
         _signals(),
         tempfile.TemporaryDirectory(prefix="pipesim-") as folder,
         _environment(folder),
-        _impatient() as outlived,
+        _impatient() as (outlived, stopped),
         # torch leaves the workers' log files to the garbage collector.
         warnings.catch_warnings(action="ignore", category=ResourceWarning),
     ):
@@ -119,7 +106,10 @@ def _launched(run: Run) -> Measured:
             elastic_launch(config, sys.executable)(*worker, *options)
         except ChildFailedError as error:
             failures = [f for rank, f in error.failures.items() if rank not in outlived]
-            raise ReplayError(_blame(failures, place)) from None
+            blame = _blame(failures, place)
+            if stopped and blame.endswith(NOBODY_ANSWERS):  # who is stopped was not known there
+                blame = f"{stopped_are([f'rank {rank}' for rank in sorted(stopped)])}: {blame}"
+            raise ReplayError(blame) from None
         except SignalException:
             raise ReplayError(f"interrupted at rank 0, {_status(0, place)}") from None
         return load_result(place / "result.json")
@@ -135,6 +125,7 @@ def _environment(folder: str) -> Iterator[None]:
         "TORCH_DISTRIBUTED_DEBUG": "OFF",
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
+        "TORCHINDUCTOR_CACHE_DIR": folder,  # which importing an optimizer makes
     }
     before = dict(os.environ)
     os.environ |= wanted
@@ -169,26 +160,29 @@ def _take(ways: Mapping[signal.Signals, Any]) -> None:
 
 
 @contextmanager
-def _impatient() -> Iterator[set[int]]:
+def _impatient() -> Iterator[tuple[set[int], set[int]]]:
     """Give workers less time to end after another has failed: torch gives half a minute.
 
     Nothing can interrupt that wait. Yields the ranks that were still running, and so were not the
-    first to fail.
+    first to fail, and those of them that were stopped.
     """
     context: Any = SubprocessContext
     close = context.close
     outlived: set[int] = set()
+    stopped: set[int] = set()
 
     def close_soon(self: Any, death_sig: signal.Signals | None = None, timeout: int = 0) -> None:
         _take(dict.fromkeys(_SIGNALS, signal.SIG_IGN))
         for rank, handler in self.subprocess_handlers.items():
             if handler.proc.poll() is None:
                 outlived.add(rank)
+                if is_stopped(handler.proc.pid):
+                    stopped.add(rank)
         close(self, death_sig, _SHUTDOWN_S)
 
     context.close = close_soon
     try:
-        yield outlived
+        yield outlived, stopped
     finally:
         context.close = close
 
@@ -201,6 +195,8 @@ def _blame(failures: Sequence[ProcessFailure], folder: Path) -> str:
         return str(said.get("message")).removeprefix("ReplayError: ")
     killed = f"was killed by {first.signal_name()}"
     why = killed if first.exitcode < 0 else _last_words(first.local_rank, folder)
+    if why.startswith("error: "):  # it has said where
+        return why.removeprefix("error: ")
     return f"rank {first.local_rank}, {_status(first.local_rank, folder)}: {why}"
 
 
@@ -212,7 +208,10 @@ def _last_words(rank: int, folder: Path) -> str:
         for line in path.read_text(errors="replace").splitlines()
         if line.strip()
     ]
-    return lines[-1] if lines else "ended without an error message"
+    if lines:
+        return lines[-1]
+    full = shutil.disk_usage(folder).free < _WORD_BYTES
+    return f"ended without an error message{', as the temporary folder is full' if full else ''}"
 
 
 def _status(rank: int, folder: Path) -> str:

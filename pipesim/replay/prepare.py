@@ -148,6 +148,9 @@ def launched(run: Run, port: int = 0) -> Replayed:
         if error.name != "torch":
             raise
         raise ReplayError("a replay needs torch: pip install 'pipesim[replay]'") from None
+    except (ImportError, OSError) as error:
+        why = " (ulimit -v allows too little address space)" if "map segment" in str(error) else ""
+        raise ReplayError(f"torch cannot be loaded: {error}{why}") from None
     return Replayed(launch(run, port))
 
 

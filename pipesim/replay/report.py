@@ -3,6 +3,12 @@
 No plan can know how long a message takes on a machine, nor how long a model's operators take. The
 last warm-up iteration measures both, and the iterations after it are predicted with that. What
 the engine says without it is called nominal.
+
+Measured is what was seen on the clock: from the first operator's physical start to the last one's
+physical end, on any rank. Operators that sleep have logical times too
+(:attr:`pipesim.replay.run.run.Run.has_logical_times`), in which their durations, and the starts of
+those that wait for no message, agree with the prediction by construction; they show what messages
+cost without the lateness of threads. They are reported beside the measured ones, as logical.
 """
 
 from __future__ import annotations
@@ -16,6 +22,7 @@ import numpy as np
 
 from pipesim.engine import simulate
 from pipesim.replay import message_time
+from pipesim.replay.run.gradients import check_gradients
 from pipesim.replay.run.measured import Measured, SwitchFacts
 from pipesim.replay.run.run import Run
 from pipesim.scenario import DIRECTIONS, TIME_OF, Array, Kind, Scenario
@@ -32,9 +39,17 @@ class Replayed:
     ----------
     measured : Measured
         What the processes saw.
+
+    Raises
+    ------
+    ReplayError
+        A gradient is wrong, so what was measured was no training of the model.
     """
 
     measured: Measured
+
+    def __post_init__(self) -> None:
+        check_gradients(self.measured)
 
     @property
     def run(self) -> Run:
@@ -78,8 +93,13 @@ class Replayed:
 
     @property
     def iterations_ms(self) -> list[float]:
-        """Time of each measured iteration."""
+        """Physical time of each measured iteration."""
         return [timeline.iteration_ms for timeline in self.measured.counted]
+
+    @property
+    def logical_iterations_ms(self) -> list[float]:
+        """Logical time of each measured iteration; empty where there is none."""
+        return [timeline.iteration_ms for timeline in self.measured.counted_logical]
 
     @property
     def predicted_ms(self) -> float:
@@ -88,8 +108,13 @@ class Replayed:
 
     @property
     def measured_ms(self) -> float:
-        """The median of the measured iterations."""
+        """The median of the measured iterations, physical."""
         return float(np.median(self.iterations_ms))
+
+    @property
+    def logical_ms(self) -> float | None:
+        """The median of the logical ones; None where there is none."""
+        return float(np.median(self.logical_iterations_ms)) if self.measured.logical else None
 
     @property
     def error(self) -> float:
@@ -98,27 +123,35 @@ class Replayed:
 
     @property
     def typical(self) -> Timeline:
-        """The measured iteration whose time is nearest to the median."""
+        """The measured iteration whose time is nearest to the median, physical."""
         return min(self.measured.counted, key=lambda t: abs(t.iteration_ms - self.measured_ms))
 
     @property
     def median_start_error_ms(self) -> float:
-        """How far operators start from their predicted starts, the median over all."""
-        return self._start_error_ms(self.predicted)
+        """How far operators physically start from their predicted starts, the median over all."""
+        return _start_error_ms(self.measured.counted, self.predicted)
+
+    @property
+    def logical_start_error_ms(self) -> float | None:
+        """The same of logical starts, of which many agree by construction; None without them."""
+        logical = self.measured.counted_logical
+        return _start_error_ms(logical, self.predicted) if logical else None
 
     @property
     def nominal_start_error_ms(self) -> float:
-        """How far they start from :attr:`nominal`."""
-        return self._start_error_ms(self.nominal)
+        """How far they physically start from :attr:`nominal`."""
+        return _start_error_ms(self.measured.counted, self.nominal)
 
-    def _start_error_ms(self, predicted: Timeline) -> float:
-        starts = {op: span.start_ms - predicted.start_ms for op, span in predicted.spans.items()}
-        errors = [
-            abs(span.start_ms - timeline.start_ms - starts[op])
-            for timeline in self.measured.counted
-            for op, span in timeline.spans.items()
+    @property
+    def longest_lag_ms(self) -> float | None:
+        """The most that an operator physically started after its logical start, or None."""
+        pairs = zip(self.measured.counted, self.measured.counted_logical, strict=False)
+        late = [
+            span.start_ms - logical.spans[op].start_ms
+            for physical, logical in pairs
+            for op, span in physical.spans.items()
         ]
-        return float(np.median(errors))
+        return max(late, default=None)
 
     @property
     def _last_warmup(self) -> Timeline | None:
@@ -192,6 +225,10 @@ class Replayed:
             "error": self.error,
             "median_start_error_ms": self.median_start_error_ms,
             "iterations_ms": self.iterations_ms,
+            "logical_ms": self.logical_ms,
+            "logical_iterations_ms": self.logical_iterations_ms,
+            "logical_start_error_ms": self.logical_start_error_ms,
+            "longest_lag_ms": self.longest_lag_ms,
             "events": self.events,
             "base_ms": self.base_ms,
             "nominal_ms": self.nominal.iteration_ms,
@@ -212,5 +249,15 @@ class Replayed:
         return {f"{name}, predicted": self.predicted, f"{name}, measured": self.typical}
 
 
+def _start_error_ms(iterations: Sequence[Timeline], predicted: Timeline) -> float:
+    starts = {op: span.start_ms - predicted.start_ms for op, span in predicted.spans.items()}
+    errors = [
+        abs(span.start_ms - timeline.start_ms - starts[op])
+        for timeline in iterations
+        for op, span in timeline.spans.items()
+    ]
+    return float(np.median(errors))
+
+
 def _numbers(value: object) -> Sequence[float]:
-    return [float(v) for v in value] if isinstance(value, list) else []
+    return [float(v) for v in value if v is not None] if isinstance(value, list) else []

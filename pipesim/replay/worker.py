@@ -37,6 +37,7 @@ from pipesim.replay.run import clocks
 from pipesim.replay.run.guard import Guard, follow, launcher, wake_promptly
 from pipesim.replay.run.logbook import rank_document, result_json
 from pipesim.replay.run.meeting import Meeting
+from pipesim.replay.run.roster import Roster
 from pipesim.replay.run.run import Run
 from pipesim.replay.run.run_json import load_run
 
@@ -103,6 +104,9 @@ def _work(run: Run, place: _Place, output: Path, guard: Guard) -> None:
     )
     follow(parent)
     delegation.watch()
+    roster = Roster(place.store.connect("processes"))
+    delegates = {f"rank {rank}'s {name}": pid for name, pid in delegation.processes.items()}
+    roster.publish(rank, {f"rank {rank}": os.getpid(), **delegates})
     gpu = Gpu.open(run) if run.device == "cuda" else None
     dist.init_process_group("gloo", timeout=_STARTING)
     patience = timedelta(seconds=run.timeout_s)
@@ -122,6 +126,8 @@ def _work(run: Run, place: _Place, output: Path, guard: Guard) -> None:
         queue = LaunchQueue(run, rank, doing, path, delegation, guard)
     assert dist.group.WORLD is not None
     Meeting(rank, dist.group.WORLD, _STARTING).wait()
+    roster.read(place.world)
+    guard.roster = roster
     first = clocks.read(rank, group)
     records = []
     gc.collect()

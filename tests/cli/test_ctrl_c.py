@@ -122,3 +122,77 @@ def test_an_ignored_ctrl_c_stays_ignored() -> None:
     )
     done = ran(code, "planners")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["torch", "torch.distributed.launcher.api"])
+def test_ctrl_c_while_a_replay_loads_torch(module: str) -> None:
+    code = INTERRUPTED.format(module=module, error="KeyboardInterrupt", times=1)
+    done = ran(code, "replay", "--planner", "1f1b", "--transport", "nccl")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "error: interrupted\n")
+
+
+def test_ctrl_c_in_code_that_was_made() -> None:
+    """Python notes that it has left such code by KeyboardInterrupt, and would end by SIGINT."""
+    code = (
+        "import sys\n"
+        "class Presses:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'typer':\n"
+        "            exec('import os, signal; os.kill(os.getpid(), signal.SIGINT)')\n"
+        "sys.meta_path.insert(0, Presses())\n"
+        "from pipesim.cli import main\n"
+        "main()\n"
+    )
+    done = ran(code, "planners")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "error: interrupted\n")
+
+
+def test_ctrl_c_that_comes_too_late() -> None:
+    code = (
+        "import atexit, os, signal\n"
+        "atexit.register(os.kill, os.getpid(), signal.SIGINT)\n"
+        "from pipesim.cli import main\n"
+        "main()\n"
+    )
+    done = ran(code, "planners")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "pipemorph" in done.stdout
+
+
+PRESSED_IN_A_CALL = """\
+import os, signal, sys
+left = int(sys.argv.pop(1))
+def count(frame, event, argument):
+    global left
+    left -= 1
+    if left == 0:
+        sys.setprofile(None)
+        open("pressed", "w").close()
+        os.kill(os.getpid(), signal.SIGINT)
+from pipesim.cli import main
+sys.setprofile(count)
+main()
+"""
+
+SLOW_LINK = ["--delay", "20ms", "--link", "0"]
+COMMANDS = {
+    "compare": SLOW_LINK,
+    "plan": [*SLOW_LINK, "--planner", "search"],
+    "optimal": SLOW_LINK,
+    "simulate": [*SLOW_LINK, "--planner", "1f1b"],
+    "budget": SLOW_LINK,
+    "explain": [*SLOW_LINK, "--planner", "1f1b"],
+    "planners": [],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("calls", [10, 10_000, 150_000, 400_000])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_ctrl_c_in_any_command(in_folder: Path, command: str, calls: int) -> None:
+    """Pressed after so many calls and returns of functions, if there are as many."""
+    done = ran(PRESSED_IN_A_CALL, str(calls), command, *COMMANDS[command])
+    pressed = (in_folder / "pressed").exists()
+    assert done.returncode == (2 if pressed else 0), done.stderr
+    assert done.stderr.endswith("error: interrupted\n") == pressed

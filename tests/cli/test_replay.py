@@ -16,13 +16,16 @@ from pipesim.documents.plan_json import save_plan
 from pipesim.engine import simulate
 from pipesim.replay.prepare import prepare
 from pipesim.replay.run.measured import ClockFacts, Measured
+from pipesim.replay.run.run import ComputeKind
 from pipesim.scenario import Scenario
+from pipesim.timeline import Timeline
 from planners import plan
 from tests.processes import PATIENCE_S
 
 KEYS = (
     "planner", "transport", "compute", "device", "predicted_ms", "measured_ms", "error",
     "median_start_error_ms", "iterations_ms", "events",
+    "logical_ms", "logical_iterations_ms", "logical_start_error_ms", "longest_lag_ms",
 )  # fmt: skip
 
 
@@ -95,6 +98,38 @@ def test_drift_is_shown_where_it_is_known(
     assert result.exit_code == 0, result.output
     assert ("drift up to 20 ppm" in result.stdout) == shown
     assert "1 worker\n" in result.stdout
+
+
+@pytest.mark.parametrize("compute", ["sleep", "matmul"])
+def test_what_was_measured_and_what_agrees_by_construction_are_told_apart(
+    compute: ComputeKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = Scenario(stages=1, microbatches=2)
+    schedule = plan(scenario, "1f1b")
+    run = prepare(scenario, schedule, "nccl", iterations=1, compute=compute)
+    logical = simulate(scenario, schedule)
+    held_up = simulate(scenario.replaced(forward_ms=400.0), schedule)
+    physical = Timeline(scenario, held_up.compute)
+    measured = Measured(
+        run, [physical] * 2, [ClockFacts(0.0, 0.0, 0.0)], [], [{}],
+        [logical] * 2 if run.has_logical_times else [],
+    )  # fmt: skip
+    monkeypatch.setattr("pipesim.cli.replay.load_result", lambda _: measured)
+    said = CliRunner().invoke(app, ["replay", "--result", "result.json"]).stdout
+    median = said[said.index("median") :].splitlines()[0].split()
+    assert median[1:3] == ["60.0", "840.0"]
+    report = json.loads(
+        CliRunner().invoke(app, ["replay", "--result", "result.json", "--json"]).stdout
+    )
+    assert report["measured_ms"] == 840
+    if compute == "sleep":
+        assert median[-1] == "60.0"
+        assert "the rest agrees by construction" in said
+        assert "operators physically started up to 780 ms later" in said
+        assert (report["logical_ms"], report["logical_start_error_ms"]) == (60, 0)
+    else:
+        assert "logical" not in said
+        assert (report["logical_ms"], report["logical_iterations_ms"]) == (None, [])
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

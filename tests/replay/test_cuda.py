@@ -110,14 +110,14 @@ class Operators(Held):
         super().__init__(run, lambda since_ns, time_ms: None, CPU)
         self.gpu = gpu
 
-    def run(self, op, received, ready_ns):
+    def run(self, op, received, start_ns):
         assert self.gpu.current is self.gpu.compute
         assert set(self._run.schedule.needs(op)) <= self.gpu.compute.seen
         if self.gpu.blocking:
             assert self.gpu.batched <= self.gpu.compute.seen
         self.gpu.launched.append(str(op))
         self.gpu.compute.seen.add(op)
-        return super().run(op, received, ready_ns)
+        return super().run(op, received, start_ns)
 
 
 class Wire:
@@ -302,7 +302,7 @@ def test_a_batch_that_does_not_end_is_named():
     with queues_of(run, 0) as (queue,):
         never_sent = FakeWork(queue._gpu, queue._batches.wire, "a message that nobody sends")
         queue._batches.start = lambda sends, rooms: [never_sent]
-        queue._work.run = lambda op, received, ready_ns: torch.zeros(1)
+        queue._work.run = lambda op, received, start_ns: torch.zeros(1)
         queue.begin(0)
         with pytest.raises(ReplayError, match=r"nothing happened for .* s; waiting for 1B0→0B0 of"):
             queue.run()

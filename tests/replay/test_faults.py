@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,12 +16,9 @@ from typer.testing import CliRunner
 
 from pipesim.cli.app import app
 from pipesim.errors import ReplayError
-from pipesim.replay import launcher
-from pipesim.replay.prepare import prepare
 from pipesim.replay.run.guard import is_silence
 from pipesim.replay.run.rendezvous import listen
-from pipesim.scenario import Scenario
-from planners import plan
+from tests import ROOT
 from tests.processes import PATIENCE_S, Background, waited_for
 from tests.replay.replays import Replay, is_stopped, listening, replaying, shared_memory
 
@@ -101,6 +99,12 @@ def test_a_launcher_killed_with_a_stopped_worker(tmp_path: Path) -> None:
         assert run.leftovers == []
 
 
+STOPS_AT_ONCE = """\
+import os, signal
+if os.environ.get("RANK") == "1":
+    os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
 # -- silent ------------------------------------------------------------------------------
 
 
@@ -110,7 +114,29 @@ def test_a_worker_that_never_answers(tmp_path: Path, transport: str) -> None:
     lacks = r"rank 1 does not answer for (1\w+→[02]\w+|[02]\w+→1\w+)"
     with started(tmp_path, transport, timeout=SILENCE) as run:
         os.kill(run.running().workers()[1], signal.SIGSTOP)
-        check_end(run, f"rank [02], {INSTRUCTION}: ({waits}|{lacks})")
+        stopped = r"rank 1 is stopped \(SIGSTOP\)"
+        check_end(run, f"{stopped}: rank [02], {INSTRUCTION}: ({waits}|{lacks})")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", ["delegated", "nccl"])
+def test_the_one_that_is_stopped_is_named_and_not_its_neighbour(
+    tmp_path: Path, transport: str
+) -> None:
+    """Rank 0 misses rank 1, which waits for rank 2; whoever gives up first names rank 2."""
+    with started(tmp_path, transport, timeout=SILENCE) as run:
+        os.kill(run.running().workers()[2], signal.SIGSTOP)
+        check_end(run, rf"rank 2 is stopped \(SIGSTOP\): rank [01], {INSTRUCTION}: .*")
+
+
+@pytest.mark.slow
+def test_a_worker_stopped_while_it_starts(tmp_path: Path) -> None:
+    """Nobody has heard of it; only the launcher knows its process."""
+    (tmp_path / "sitecustomize.py").write_text(STOPS_AT_ONCE)
+    env = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    options = [*LONG, "--transport", "nccl", "--timeout", NEVER]
+    with replaying(tmp_path, *options, env=env) as run:
+        check_end(run, r"rank 1 is stopped \(SIGSTOP\): rank \d, starting: a rank does not answer")
 
 
 @pytest.mark.slow
@@ -140,7 +166,8 @@ def test_a_worker_that_all_others_wait_for(tmp_path: Path, silent: int) -> None:
             return False
 
         waited_for(is_caught, "a worker to be the last of an iteration")
-        check_end(run, rf"rank \d, after iteration \d+: rank {silent} does not answer")
+        stopped = rf"rank {silent} is stopped \(SIGSTOP\)"
+        check_end(run, rf"{stopped}: rank \d, after iteration \d+: rank {silent} does not answer")
 
 
 @pytest.mark.parametrize(
@@ -160,10 +187,11 @@ def test_words_of_others_for_a_silent_rank(words: str) -> None:
 @pytest.mark.slow
 def test_a_delegate_that_never_answers(tmp_path: Path) -> None:
     waits = r"nothing happened for 4\.\d+ s; waiting for \w+→\w+ of rank \d"
+    names = r"(rank 1's delegate 0 of \d→\d (down|up)(, | and )?)+"
     with started(tmp_path, "delegated", timeout=SILENCE) as run:
         for delegate in run.running().delegates()[1]:
             os.kill(delegate, signal.SIGSTOP)
-        check_end(run, rf"rank \d, {INSTRUCTION}: {waits}")
+        check_end(run, rf"{names} are stopped \(SIGSTOP\): rank \d, {INSTRUCTION}: {waits}")
 
 
 # -- interrupted -------------------------------------------------------------------------
@@ -173,6 +201,21 @@ def test_an_interrupted_launcher(tmp_path: Path) -> None:
     with started(tmp_path, "delegated") as run:
         run.running().process.send_signal(signal.SIGINT)
         check_end(run, INTERRUPTED)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("whom", ["the launcher", "all"])
+def test_interrupted_while_workers_start(tmp_path: Path, whom: str) -> None:
+    with started(tmp_path, "delegated") as run:
+        waited_for(run.workers, "a worker")
+        send = run.process.send_signal if whom == "the launcher" else group_of(run)
+        send(signal.SIGINT)
+        check_end(run, "interrupted( at rank 0, .*)?")
+
+
+def group_of(run: Background) -> Callable[[int], None]:
+    """Return what sends a signal to a command and all that it has started, as a terminal does."""
+    return lambda number: os.killpg(run.process.pid, number)
 
 
 @pytest.mark.slow
@@ -210,56 +253,6 @@ def test_a_port_in_use(tmp_path: Path) -> None:
         port = server.getsockname()[1]
         with started(tmp_path, "nccl", "--port", str(port)) as run:
             check_end(run, f"cannot listen on 127.0.0.1:{port}: Address already in use")
-
-
-SCENARIO = """\
-format = "pipesim-scenario"
-version = 1
-[pipeline]
-stages = 3
-microbatches = 4
-[operators]
-forward_ms = 1.0
-backward_ms = 1.0
-weight_ms = 1.0
-[links]
-message_bytes = {}
-"""
-
-
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("size", [1e10, pytest.param(1e15, marks=pytest.mark.slow)])
-def test_messages_larger_than_the_memory(tmp_path: Path, transport: str, size: float) -> None:
-    file = tmp_path / "scenario.toml"
-    file.write_text(SCENARIO.format(size))
-    options = ["--scenario", str(file), "--planner", "1f1b", "--warmup", "0"]
-    says = r"3 workers would need [\d,.]+ GiB of memory and an iteration's messages [\d,.]+ GiB, .*"
-    with replaying(tmp_path, *options, "--transport", transport) as run:
-        check_end(run, says)
-
-
-def test_more_workers_than_the_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    scenario = Scenario(stages=3, microbatches=1)
-    run = prepare(scenario, plan(scenario, "1f1b"), "nccl")
-    monkeypatch.setattr(launcher, "_WORKER_BYTES", 2**50)
-    with pytest.raises(ReplayError, match=r"3 workers would need 3,145,728\.0 GiB of memory"):
-        launcher.launch(run)
-
-
-SMALL_FILES = """\
-import resource
-resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))
-from pipesim.cli import main
-main()
-"""
-
-
-def test_no_space_in_shared_memory(tmp_path: Path) -> None:
-    file = tmp_path / "scenario.toml"
-    file.write_text(SCENARIO.format(2**20))
-    options = ["--scenario", str(file), "--planner", "1f1b", "--transport", "delegated"]
-    with Background(tmp_path, sys.executable, "-c", SMALL_FILES, "replay", *options) as run:
-        check_end(run, r"rank \d, starting: no shared memory for \d+ MiB: File too large")
 
 
 def test_shared_memory_has_no_name_that_could_be_left(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,16 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "result.json"
 
 
+LATE_NS = 200
+"""By how much later than logically operators physically start and end in :func:`written`."""
+
+
 def written(run: Run, off_ns: int = 0, switches: tuple[Switch, ...] = ()) -> str:
-    """The result of processes that do what is predicted; rank r's clock is r·off_ns behind."""
+    """The result of processes that do what is predicted; rank r's clock is r·off_ns behind.
+
+    With logical times these are the predicted ones, and the physical ones later.
+    """
+    late = LATE_NS if run.has_logical_times else 0
     predicted = simulate(run.scenario, run.schedule, run.transport)
     ranks = []
     for device, ops in enumerate(predicted.compute):
@@ -51,7 +59,9 @@ def written(run: Run, off_ns: int = 0, switches: tuple[Switch, ...] = ()) -> str
                 return begin + round(time_ms * 1e6)
 
             for op, start, end in ops:
-                record.op(op, ns(start), ns(end))
+                logical = ns(start), ns(end)
+                physical = ns(start) + late, ns(end) + late
+                record.op(op, *physical, logical if run.has_logical_times else None)
             for span in predicted.comm:
                 if span.device == device:
                     record.step(span.message, span.path, ns(span.start_ms), ns(span.end_ms))
@@ -87,22 +97,36 @@ def test_round_trip(tmp_path_factory: pytest.TempPathFactory, run: Run, off_ns: 
     few = Run(**{n: getattr(run, n) for n in run.__dataclass_fields__ if n != "fault"} | FEW)
     measured = load(path, written(few, off_ns))
     assert measured.run == few
-    predicted = rows(simulate(few.scenario, few.schedule, few.transport))
+    predicted = simulate(few.scenario, few.schedule, few.transport)
     assert len(measured.timelines) == 3
     assert len(measured.counted) == 2
-    for timeline in measured.timelines:
-        for seen, meant in zip(rows(timeline), predicted, strict=True):
-            assert seen[:-2] == meant[:-2]
-            assert seen[-2:] == pytest.approx(meant[-2:], abs=2e-6)
+    check_rows(measured.timelines, few, predicted)
+    assert len(measured.logical) == (3 if few.has_logical_times else 0)
+    check_rows(measured.logical, few, predicted)
     assert [clock.offset_ms for clock in measured.clocks] == [
         device * off_ns / 1e6 for device in range(few.devices)
     ]
     assert {clock.uncertainty_ms for clock in measured.clocks} == {7e-6}
     assert measured.reports == [{"rank": device} for device in range(few.devices)]
+    replayed = Replayed(measured)
     if few.compute != "model":
-        replayed = Replayed(measured)
         assert replayed.measured_ms == pytest.approx(replayed.predicted_ms, abs=1e-5)
         assert replayed.median_start_error_ms < 1e-5
+    if few.has_logical_times:
+        assert replayed.logical_ms == pytest.approx(replayed.predicted_ms, abs=1e-5)
+        assert replayed.longest_lag_ms == pytest.approx(LATE_NS / 1e6, abs=2e-6)
+    else:
+        assert (replayed.logical_ms, replayed.logical_start_error_ms) == (None, None)
+        assert (replayed.logical_iterations_ms, replayed.longest_lag_ms) == ([], None)
+
+
+def check_rows(timelines: Sequence[Timeline], run: Run, predicted: Timeline) -> None:
+    """All are the prediction, moved to the first physical start."""
+    late_ms = LATE_NS / 1e6 if run.has_logical_times else 0.0
+    for timeline in timelines:
+        for seen, meant in zip(rows(timeline), rows(predicted), strict=True):
+            assert seen[:-2] == meant[:-2]
+            assert seen[-2:] == pytest.approx(meant[-2:], abs=2e-6 + late_ms)
 
 
 FEW = {"iterations": 2, "warmup": 1}
@@ -114,7 +138,8 @@ def test_switches(path: Path) -> None:
     switch = Switch(1, message, 10**12 + 4_000_000, 2_000_000)
     measured = load(path, written(run, switches=(switch,)))
     sender = run.route(message).sender
-    assert measured.switches == [(sender, 1, message, 4.0, 2.0)]
+    at_ms = pytest.approx(4 - LATE_NS / 1e6)  # from the first physical start
+    assert measured.switches == [(sender, 1, message, at_ms, 2.0)]
     (event,) = Replayed(measured).events
     assert event["iteration"] == 0
     assert event["cost_ms"] == 0.0
@@ -126,7 +151,7 @@ def test_the_documented_keys_are_those_written() -> None:
     assert list(documented) == list(result)
     assert list(documented["ranks"][0]) == list(result["ranks"][0])
     assert list(documented["ranks"][0]["clock"]) == list(result["ranks"][0]["clock"])
-    assert list(documented["ranks"][0]["iterations"][0]) == ["compute", "steps"]
+    assert list(documented["ranks"][0]["iterations"][0]) == ["compute", "logical", "steps"]
 
 
 def first(key: str, *more: str | int) -> tuple[str | int, ...]:
@@ -137,7 +162,7 @@ def first(key: str, *more: str | int) -> tuple[str | int, ...]:
     ("change", "says"),
     [
         (set_to("format", to="pipesim-replay"), "format: must be 'pipesim-replay-result'"),
-        (set_to("version", to=3), "this release reads version 1, not 3"),
+        (set_to("version", to=3), "this release reads version 2, not 3"),
         (set_to("color", to=3), "color: unknown key"),
         (set_to("run", "seed", to=-1), "run.seed: must be a whole number"),
         (set_to("ranks", to=[]), "ranks: must hold 3, one for each device"),
@@ -154,6 +179,9 @@ def first(key: str, *more: str | int) -> tuple[str | int, ...]:
         (set_to(*first("iterations", 0, "compute", 0), to=[1]), "must be a list of 3"),
         (set_to(*first("iterations", 0, "compute", 0, 2), to=2**62), "operators overlap"),
         (set_to(*first("iterations", 0, "compute", 1, 2), to=0), "operators overlap"),
+        (set_to(*first("iterations", 0, "logical", 1, 1), to=0), "operators overlap"),
+        (set_to(*first("iterations", 0, "logical", 0), to=[1]), "must be a list of 2"),
+        (set_to(*first("iterations", 1, "logical"), to=[]), "one for each operator that sleeps"),
         (set_to(*first("iterations", 0, "steps", 0, 3), to=0), "one ends before it begins"),
         (set_to(*first("iterations", 0, "steps", 0, 0), to=99), "there is no message 99"),
         (set_to(*first("iterations", 0, "steps", 0, 1), to="air"), "must be one of wire, busy"),

@@ -103,3 +103,17 @@ def test_a_worker_killed_on_one_node_ends_the_other_too(tmp_path: Path, free_por
             assert each.process.returncode != 0
         assert re.search(r"^error: rank [01], .*: .*(lost|reset|closed)", first.said, re.MULTILINE)
         assert not (tmp_path / "result.json").exists()
+
+
+def test_a_stopped_worker_is_named_by_all_on_its_host(tmp_path: Path, free_port: int) -> None:
+    how = ["--planner", "1f1b", "--transport", "nccl", "--iterations", "10000", "--timeout", "4s"]
+    invoke(*SCENARIO, *how, "--prepare", str(tmp_path / "run.json"))
+    with node(tmp_path, 0, free_port) as first, node(tmp_path, 1, free_port) as second:
+        first.running([0, 1])
+        second.running([2, 3])
+        os.kill(second.workers()[3], signal.SIGSTOP)
+        for each in first, second:
+            each.ended()
+            assert each.process.returncode != 0
+        says = re.compile(r"^error: rank 3 is stopped \(SIGSTOP\): rank [0-2], .*", re.MULTILINE)
+        assert says.search(first.said) or says.search(second.said), first.said + second.said

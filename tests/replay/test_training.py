@@ -11,7 +11,13 @@ import torch
 from torch import Tensor
 
 from pipesim.replay.compute.gpt import GptShape, Stage, cross_entropy, sequences
-from pipesim.replay.compute.training import LEARNING_RATE, MOMENTUM, Training, gradient_errors
+from pipesim.replay.compute.training import (
+    LEARNING_RATE,
+    MOMENTUM,
+    Training,
+    gradient_errors,
+    rounding_limit,
+)
 from pipesim.scenario import Placement, Scenario
 from pipesim.schedule import Op, Schedule
 from planners import plan
@@ -186,7 +192,22 @@ def test_a_wrong_gradient_is_seen_as_large_as_it_is() -> None:
     training.gradients[0]["0.head"] = right * 1.001
     assert gradient_errors(training)[0].gradient == pytest.approx(1e-3)
     training.gradients[0]["0.head"] = right * torch.nan
-    assert not gradient_errors(training)[0].gradient < 1
+    (error,) = gradient_errors(training)
+    assert not error.gradient < 1
+    assert list(error.wrong(1e300)) == ["0.head"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_rounding_is_far_below_its_limit_and_mistakes_are_above(dtype: torch.dtype) -> None:
+    limit = rounding_limit(dtype)
+    assert 30 * torch.finfo(dtype).eps < limit / 50  # what the test of coarser numbers sees
+    training = Training([0], 1, 1, SHAPE, CPU, dtype, 3, record_gradients=True)
+    one_microbatch(training)
+    (error,) = gradient_errors(training)
+    assert error.wrong(limit) == {}
+    training.gradients[0]["0.head"] *= 1 + 2 * limit
+    (error,) = gradient_errors(training)
+    assert list(error.wrong(limit)) == ["0.head"]
 
 
 def test_a_wrong_parameter_is_seen() -> None:

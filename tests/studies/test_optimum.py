@@ -133,7 +133,7 @@ def test_ctrl_c_shows_what_is_known(tmp_path: Path) -> None:
         waited_for(Path("begun").exists, "the solver to be at work")
         run.process.send_signal(signal.SIGINT)
         run.ended()
-    assert run.process.returncode == 0, run.said
+    assert run.process.returncode == 2, run.said
     document = json.loads(run.output)
     assert document["status"] == "feasible"
     assert document["schedule"] is not None

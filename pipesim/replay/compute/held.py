@@ -2,7 +2,8 @@
 
 A GPU starts a kernel microseconds after what it waits for; a thread may take half a
 millisecond. ``sleep`` counts an operator's time from when it could have started, so that this
-lag does not add up over an iteration, and sleeps no longer than until then.
+lag does not add up over an iteration, and sleeps no longer than until its time is over
+(:attr:`pipesim.replay.run.run.Run.has_logical_times`).
 
 Their messages carry a stamp of who sent them in which iteration, and every operator checks
 the one that it gets: a message that is lost, duplicated or mistaken for another ends the run.
@@ -56,7 +57,7 @@ class Held:
         self._iteration = iteration
         self._wrong = torch.zeros((), dtype=torch.int64, device=self._device)
 
-    def run(self, op: Op, received: Tensor | None, ready_ns: int) -> Tensor | None:
+    def run(self, op: Op, received: Tensor | None, start_ns: int) -> Tensor | None:
         """Take the operator's time."""
         neighbours = [need for need in self._run.schedule.needs(op) if need.stage != op.stage]
         if neighbours:
@@ -66,7 +67,7 @@ class Held:
         if op.kind != "W" and 0 <= link < self._run.scenario.stages - 1:
             output = self.payload(link).empty(self._device)
             output[:1].fill_(self._stamp(op))
-        self._hold(ready_ns, self._run.durations_ms[op])
+        self._hold(start_ns, self._run.durations_ms[op])
         return output
 
     def _check(self, op: Op, need: Op, received: Tensor | None) -> None:

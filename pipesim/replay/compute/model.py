@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from pipesim.replay.compute.gpt import GptShape
-from pipesim.replay.compute.training import Training, gradient_errors
+from pipesim.replay.compute.training import Training, gradient_errors, rounding_limit
 from pipesim.replay.compute.work import Payload
 from pipesim.replay.run.run import Run
 
@@ -47,16 +49,31 @@ class Model(Training):
         )
 
     def report(self) -> dict[str, object]:
-        """Return how far gradients and losses are off, and what the host held."""
+        """Return how far gradients and losses are off, and what the host held.
+
+        ``wrong_gradients`` are those that rounding does not explain: iteration, stage, parameter
+        and error. What is not finite, which JSON has no word for, is None.
+        """
         errors = gradient_errors(self)
+        limit = rounding_limit(self.dtype)
         return {
-            "gradient_errors": [error.gradient for error in errors],
-            "loss_errors": [error.loss for error in errors if error.loss is not None],
-            "losses": self.losses,
+            "gradient_errors": [_finite(error.gradient) for error in errors],
+            "wrong_gradients": [
+                [iteration, int(stage), parameter, _finite(off)]
+                for iteration, error in enumerate(errors)
+                for name, off in error.wrong(limit).items()
+                for stage, _, parameter in [name.partition(".")]
+            ],
+            "loss_errors": [_finite(error.loss) for error in errors if error.loss is not None],
+            "losses": [_finite(loss) for loss in self.losses],
             "host_bytes": self.host.most_held_bytes,
             "copied_out_bytes": self.host.copied_out_bytes,
             "copied_in_bytes": self.host.copied_in_bytes,
         }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def offloaded(run: Run, device: int) -> frozenset[tuple[int, int]]:

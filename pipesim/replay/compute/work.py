@@ -50,15 +50,15 @@ class Work(Protocol):
     def begin(self, iteration: int) -> None:
         """Get ready for an iteration, outside its time."""
 
-    def run(self, op: Op, received: Tensor | None, ready_ns: int) -> Tensor | None:
+    def run(self, op: Op, received: Tensor | None, start_ns: int) -> Tensor | None:
         """Run an operator.
 
         Parameters
         ----------
         op : Op
             One of this device's.
-        ready_ns : int
-            When it could have started, on this process's clock.
+        start_ns : int
+            From when its time counts, on this process's clock.
         received : Tensor, optional
             What the operator of the neighbouring stage that it needs has sent: an activation
             for F, a gradient for B and BW.

@@ -20,14 +20,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.cuda import Event
 
-from pipesim.errors import ReplayError
 from pipesim.program import Compute, Group, Message, Post
 from pipesim.replay.compute.work import Payload, Work
 from pipesim.replay.device.cuda_device import Batches, EventLog, Gpu
 from pipesim.replay.device.delegation import Delegation
 from pipesim.replay.device.streams import Stream
 from pipesim.replay.run.clocks import now_ns
-from pipesim.replay.run.guard import Guard
+from pipesim.replay.run.guard import Guard, SilentPeerError
 from pipesim.replay.run.record import Record
 from pipesim.replay.run.run import Run
 from pipesim.schedule import Op
@@ -107,7 +106,7 @@ class CudaQueue:
 
         Raises
         ------
-        ReplayError
+        SilentPeerError
             Nothing has ended for too long.
         """
         for instruction in self._instructions:
@@ -141,7 +140,7 @@ class CudaQueue:
             if self._progress():
                 deadline = time.monotonic() + patience
             elif time.monotonic() > deadline:
-                raise ReplayError(f"nothing happened for {patience:g} s; {self._missing()}")
+                raise SilentPeerError(f"nothing happened for {patience:g} s; {self._missing()}")
 
     def _is_over(self, seconds: float) -> bool:
         if self._pending:

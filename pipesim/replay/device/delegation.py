@@ -111,6 +111,11 @@ class Delegation:
                 self._guard.children.append(process.pid)
                 yield str(pair), process
 
+    @property
+    def processes(self) -> dict[str, int]:
+        """The delegates, by their names."""
+        return {name: process.pid or 0 for name, process in self._processes.items()}
+
     def pin(self) -> None:
         """Pin the slots, so that copies between them and a GPU need not be waited for."""
         for side in (self._out | self._into).values():

@@ -12,7 +12,7 @@ from torch import Tensor
 from pipesim.errors import ReplayError
 from pipesim.program import Message
 from pipesim.replay.compute.work import Payload
-from pipesim.replay.run.guard import LostPeerError
+from pipesim.replay.run.guard import LostPeerError, SilentPeerError
 from pipesim.replay.run.run import Run
 
 __all__ = ["Direct", "Finish", "Path", "complete"]
@@ -111,7 +111,7 @@ def complete(work: dist.Work, message: Message, peer: int) -> None:
 
     Raises
     ------
-    ReplayError
+    SilentPeerError
         The peer does not answer.
     LostPeerError
         It has gone.
@@ -133,5 +133,5 @@ class _named:  # noqa: N801
         if not isinstance(error, RuntimeError):
             return
         if "timed out" in str(error).lower():
-            raise ReplayError(f"rank {self.peer} does not answer for {self.message}") from None
+            raise SilentPeerError(f"rank {self.peer} does not answer for {self.message}") from None
         raise LostPeerError(f"lost rank {self.peer} in {self.message}") from None

@@ -27,6 +27,7 @@ from pipesim.replay.compute.work import Payload
 from pipesim.replay.device.delegation import Delegation
 from pipesim.replay.device.direct import Direct, Finish, complete
 from pipesim.replay.run.clocks import now_ns
+from pipesim.replay.run.guard import SilentPeerError
 from pipesim.replay.run.run import LinkFault, Run
 
 __all__ = ["Failover", "Link", "Switch", "Transfer"]
@@ -277,4 +278,4 @@ class Failover:
             return received.result(self._run.timeout_s)
         except NotInTime:
             peer = self._direct.sender(message)
-            raise ReplayError(f"rank {peer} does not answer for {message}") from None
+            raise SilentPeerError(f"rank {peer} does not answer for {message}") from None

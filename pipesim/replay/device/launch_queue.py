@@ -4,9 +4,12 @@ The rules of :mod:`pipesim.engine.simpy.device`, kept by threads. An instruction
 one before it in the queue has started, its stream is free and what it needs is there;
 whichever thread brings the last of these starts it, without a detour through another.
 
-A kernel's time counts from when it could start: a thread that runs a moment later is not the
-device's fault. A kernel that sleeps ends on time; one that computes, when it has computed; one
-that sends, when its messages have arrived.
+What waits for a kernel goes by logical times where there are any
+(:attr:`pipesim.replay.run.run.Run.has_logical_times`): a kernel that sleeps counts from when it
+could start, as a thread that runs a moment later is not the device's fault, and ends on time. One
+that computes runs from when it has started until it has computed. One that sends begins when it
+could and ends when its messages have arrived. Beside logical times of an operator, those at which
+its thread really started and ended it are recorded.
 """
 
 from __future__ import annotations
@@ -17,14 +20,13 @@ from typing import Literal
 
 from torch import Tensor
 
-from pipesim.errors import ReplayError
 from pipesim.program import Compute, Group, Message, Post
 from pipesim.replay.compute.work import Payload, Work
 from pipesim.replay.device.delegation import Delegation
 from pipesim.replay.device.direct import Path
 from pipesim.replay.device.streams import Mark, Stream, after, latest
 from pipesim.replay.run.clocks import now_ns
-from pipesim.replay.run.guard import Guard, hold_until
+from pipesim.replay.run.guard import Guard, SilentPeerError, hold_until
 from pipesim.replay.run.record import Record
 from pipesim.replay.run.run import Run
 from pipesim.schedule import Op
@@ -75,13 +77,12 @@ class LaunchQueue:
         self._path = path
         self._delegation = delegation
         self._guard = guard
-        self._sleeps = run.compute == "sleep"
         self._instructions = run.program.instructions[device]
-        groups = [i for i in self._instructions if isinstance(i, Group)]
+        streams = dict.fromkeys(i.stream for i in self._instructions if isinstance(i, Group))
         self._received = run.received(device)
         self._fetched = dict.fromkeys(run.fetched(device))
         self._compute = Stream("compute", guard)
-        self._p2p = {group.stream: Stream(f"p2p {group.stream}", guard) for group in groups}
+        self._p2p = {stream: Stream(f"p2p {stream}", guard) for stream in streams}
         self._copy_out = Stream("copy-out", guard)
 
     def begin(self, iteration: int) -> None:
@@ -103,7 +104,7 @@ class LaunchQueue:
 
         Raises
         ------
-        ReplayError
+        SilentPeerError
             Nothing has started for too long.
         """
         ends: list[Mark] = []
@@ -161,7 +162,7 @@ class LaunchQueue:
                 seen, since = self._progress, now_ns()
             elif now_ns() - since > 1e9 * self._run.timeout_s:
                 waited = f"nothing happened for {self._run.timeout_s:g} s"
-                raise ReplayError(f"{waited}; {self._missing()}")
+                raise SilentPeerError(f"{waited}; {self._missing()}")
 
     def _missing(self) -> str:
         missing = next((m for m in self._received if self._arrived[m].time_ns is None), None)
@@ -174,6 +175,7 @@ class LaunchQueue:
     def _operator(self, compute: Compute, waits: list[Mark], opened: Mark, end: Mark) -> Kernel:
         op = compute.op
         beside = self._run.beside(op)
+        stated = round(1e6 * self._run.durations_ms[op]) if self._run.has_logical_times else None
 
         def kernel() -> None:
             ready = latest(waits)
@@ -183,12 +185,17 @@ class LaunchQueue:
                 received = self._inputs.pop(message)
             if beside:
                 received = self._outputs.pop(beside)
-            start = ready if self._sleeps else now_ns()
+            began = now_ns()
+            start = began if stated is None or began >= ready + stated else ready
             opened.happen(start)
-            self._outputs[op] = self._work.run(op, received, ready)
-            ended = start + round(1e6 * self._run.durations_ms[op]) if self._sleeps else now_ns()
-            end.happen(ended)
-            self._record.op(op, start, ended)
+            self._outputs[op] = self._work.run(op, received, start)
+            ended = now_ns()
+            if stated is None:
+                end.happen(ended)
+                self._record.op(op, began, ended)
+            else:
+                end.happen(start + stated)
+                self._record.op(op, began, ended, (start, start + stated))
 
         return lambda: self._compute.launch(kernel)
 

@@ -80,13 +80,17 @@ class Slots:
 
 
 def _shared(size: int) -> mmap.mmap:
+    folder = _SHARED if _SHARED.is_dir() else Path(tempfile.gettempdir())
     try:
-        with tempfile.TemporaryFile(dir=_SHARED if _SHARED.is_dir() else None) as file:
+        with tempfile.TemporaryFile(dir=folder) as file:
             if hasattr(os, "posix_fallocate"):
+                # Pages that are not there kill who touches them.
                 os.posix_fallocate(file.fileno(), 0, size)
             else:
                 os.ftruncate(file.fileno(), size)
             return mmap.mmap(file.fileno(), size)
     except (OSError, OverflowError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ReplayError(f"no shared memory for {size / 2**20:,.0f} MiB: {reason}") from None
+        raise ReplayError(
+            f"no room for {size / 2**10:,.1f} KiB of messages in shared memory, {folder}: {reason}"
+        ) from None

@@ -22,12 +22,15 @@ from typing import NamedTuple, NoReturn
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 from pipesim.errors import PipesimError, ReplayError
+from pipesim.replay.run.roster import Roster, stopped_are
 
 __all__ = [
     "LAUNCHER",
+    "NOBODY_ANSWERS",
     "Guard",
     "LostPeerError",
     "Parent",
+    "SilentPeerError",
     "end_with_parent",
     "follow",
     "hold_until",
@@ -40,12 +43,23 @@ LAUNCHER = "PIPESIM_LAUNCHER"
 """In the environment of workers that ``pipesim replay`` starts: its process, and the temporary
 folder that it cannot remove when it is killed."""
 
+NOBODY_ANSWERS = "a rank does not answer"
+"""What a worker says when it has given up waiting, and does not know for whom."""
+
 _PATIENCE_S = 0.2
 _LOST_PEER_WAITS_S = 1.5
 _STATUS_BYTES = 200
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _GONE = re.compile("Connection (closed|reset) by peer|Broken pipe")  # in words of gloo
 _SILENT = re.compile("Timed out (waiting|after)|timeout after|has timed out|Connect timeout")
+_SCARCE = {
+    "Too many open files": "too few file handles (ulimit -n)",
+    "No space left on device": "no space",
+    "MemoryError|Cannot allocate memory|bad_alloc|start new thread|failed to map": (
+        "too little memory or address space (ulimit -v)"
+    ),
+}
+"""What torch, gloo and Python say when something runs out, and what it is."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_TIMERSLACK = 29
 _INEXACT_NS = 80_000
@@ -55,9 +69,14 @@ class LostPeerError(ReplayError):
     """A neighbour closed its connection; others will say why."""
 
 
+class SilentPeerError(ReplayError):
+    """Another process does not answer, or nothing comes of it."""
+
+
 def is_silence(error: BaseException) -> bool:
-    """Whether gloo, or torch's store, has given up waiting for another process."""
-    return isinstance(error, RuntimeError) and _SILENT.search(str(error)) is not None
+    """Whether this process, gloo, or torch's store has given up waiting for another process."""
+    said = isinstance(error, RuntimeError) and _SILENT.search(str(error)) is not None
+    return said or isinstance(error, SilentPeerError)
 
 
 def hold_until(time_ns: int, early_ns: int = _INEXACT_NS) -> None:
@@ -133,14 +152,25 @@ class Guard:
         The worker's.
     status : path, optional
         A file in which others can read what this worker does, even after it was killed.
+
+    Attributes
+    ----------
+    children : list of int
+        Processes to end with this one.
+    roster : Roster, optional
+        Who is asked, once it is known, whether a peer that does not answer is stopped.
     """
 
     def __init__(self, rank: int, status: Path | None = None) -> None:
         self.rank = rank
         self.children: list[int] = []
+        self.roster: Roster | None = None
         self._doing = "starting"
         self._failing = threading.Lock()
-        self._file = None if status is None else os.open(status, os.O_WRONLY | os.O_CREAT, 0o600)
+        self._file: int | None = None
+        if status is not None:
+            with suppress(OSError):
+                self._file = os.open(status, os.O_WRONLY | os.O_CREAT, 0o600)
         self.enter(self._doing)
 
     def enter(self, doing: str) -> None:
@@ -148,7 +178,8 @@ class Guard:
         self._doing = doing
         if self._file is not None:
             text = doing.encode()[:_STATUS_BYTES]
-            os.pwrite(self._file, text.ljust(_STATUS_BYTES), 0)
+            with suppress(OSError):  # no space: what it does is lost, but not the run
+                os.pwrite(self._file, text.ljust(_STATUS_BYTES), 0)
 
     def fail(self, error: BaseException) -> NoReturn:
         """Say what went wrong and end the process, from whatever thread."""
@@ -160,6 +191,8 @@ class Guard:
                 time.sleep(_LOST_PEER_WAITS_S)
             message = str(error) if isinstance(error, PipesimError) else _described(error)
             failure = ReplayError(f"rank {self.rank}, {self._doing}: {message}")
+            if is_silence(error) and self.roster and (stopped := self.roster.stopped):
+                failure = ReplayError(f"{stopped_are(stopped)}: {failure}")
             for child in self.children:
                 with suppress(ProcessLookupError):
                     os.kill(child, signal.SIGKILL)
@@ -196,6 +229,8 @@ def _described(error: BaseException) -> str:
     if _GONE.search(str(error)):
         return "lost another rank"
     if is_silence(error):
-        return "a rank does not answer"
+        return NOBODY_ANSWERS
     first = next((line for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+    said = f"{type(error).__name__}: {first}" if first else type(error).__name__
+    scarce = next((what for words, what in _SCARCE.items() if re.search(words, said)), None)
+    return f"{scarce}: {said}" if scarce else said

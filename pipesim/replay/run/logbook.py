@@ -32,6 +32,7 @@ def rank_document(
         "iterations": [
             {
                 "compute": [[str(op), at(start), at(end)] for op, start, end in record.compute],
+                "logical": [[at(start), at(end)] for start, end in record.logical],
                 "steps": [
                     [run.number[step.message], step.path, at(step.start_ns), at(step.end_ns)]
                     for step in record.steps
@@ -50,5 +51,5 @@ def rank_document(
 def result_json(run: Run, ranks: Iterable[str]) -> str:
     """Return the text of a result, from the JSON that each rank has sent."""
     parts = ",\n".join(ranks)
-    head = json.dumps({"format": "pipesim-replay-result", "version": 1, "run": run_document(run)})
+    head = json.dumps({"format": "pipesim-replay-result", "version": 2, "run": run_document(run)})
     return f'{head[:-1]}, "ranks": [\n{parts}\n]}}\n'

@@ -1,4 +1,4 @@
-"""What a replay has measured: a Timeline for each iteration, clocks, failed links and reports.
+"""What a replay has measured: Timelines of each iteration, clocks, failed links and reports.
 
 Each worker reports in JSON, with times on rank 0's clock; rank 0 writes one file:
 
@@ -6,12 +6,13 @@ Each worker reports in JSON, with times on rank 0's clock; rank 0 writes one fil
 
     {
       "format": "pipesim-replay-result",
-      "version": 1,
+      "version": 2,
       "run": {"format": "pipesim-replay", "…": "see run_json"},
       "ranks": [{
         "clock": {"offset_ms": 0.0, "drift_ppm": 0.0, "uncertainty_ms": 0.0},
         "iterations": [{
-          "compute": [["0F0", 1000000, 11000000]],
+          "compute": [["0F0", 1400000, 11100000]],
+          "logical": [[1000000, 11000000]],
           "steps": [[0, "kernel", 11000000, 12000000]]
         }],
         "switches": [],
@@ -19,8 +20,11 @@ Each worker reports in JSON, with times on rank 0's clock; rank 0 writes one fil
       }]
     }
 
-Times are whole nanoseconds. A step begins with the number of its message in the order of
-:attr:`pipesim.replay.run.run.Run.messages`.
+Times are whole nanoseconds. ``compute`` holds when each operator physically ran, ``logical`` when
+it counted as running, in the same order; without logical times
+(:attr:`pipesim.replay.run.run.Run.has_logical_times`) it is empty. A step begins with the number
+of its message in the order of :attr:`pipesim.replay.run.run.Run.messages`, and lasts from when it
+could begin until it had ended.
 """
 
 from __future__ import annotations
@@ -28,9 +32,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple, cast, get_args
 
-from pipesim.documents.reading import Parser, Place, Table, list_of, number, operator, whole
+from pipesim.documents.reading import Parser, Place, Table, list_of, number, operator, text, whole
 from pipesim.documents.strict_json import parse_json
 from pipesim.files import StrPath, read_text
 from pipesim.program import Message
@@ -41,7 +46,7 @@ from pipesim.timeline import CommSpan, OpSpan, PathKind, Timeline
 
 __all__ = ["ClockFacts", "Measured", "SwitchFacts", "load_result"]
 
-_FORMAT, _VERSION = "pipesim-replay-result", 1
+_FORMAT, _VERSION = "pipesim-replay-result", 2
 
 
 class ClockFacts(NamedTuple):
@@ -85,13 +90,17 @@ class Measured:
     run : Run
         What was run.
     timelines : sequence of Timeline
-        One for each iteration, those to warm up included; each begins at 0.
+        When operators physically ran: one for each iteration, those to warm up included; each
+        begins at 0.
     clocks : sequence of ClockFacts, shape [D]
         How well times of different ranks compare.
     switches : sequence of SwitchFacts
         Links that failed.
     reports : sequence of mapping, shape [D]
         What each rank's work said in the end.
+    logical : sequence of Timeline
+        When operators counted as running, on the time axes of ``timelines``; empty where the run
+        has no such times. See :attr:`pipesim.replay.run.run.Run.has_logical_times`.
     """
 
     run: Run
@@ -99,11 +108,17 @@ class Measured:
     clocks: Sequence[ClockFacts]
     switches: Sequence[SwitchFacts]
     reports: Sequence[Mapping[str, object]]
+    logical: Sequence[Timeline] = ()
 
     @property
     def counted(self) -> Sequence[Timeline]:
         """The iterations after those to warm up."""
         return self.timelines[self.run.warmup :]
+
+    @property
+    def counted_logical(self) -> Sequence[Timeline]:
+        """The same in logical times; empty where there are none."""
+        return self.logical[self.run.warmup :]
 
 
 def load_result(path: StrPath) -> Measured:
@@ -132,13 +147,19 @@ def load_result(path: StrPath) -> Measured:
         if len(own.iterations) != run.total_iterations:
             raise place.error(f"must hold {run.total_iterations} iterations")
         for number_, seen in enumerate(own.iterations):
-            ops = [op for op, _, _ in seen.compute]
-            if ops != list(run.schedule.orders[device]):
-                raise place.at("iterations").at(number_).error("did not run in the plan's order")
-            times = [time for _, *span in seen.compute for time in span]
-            if times != sorted(times):
-                raise place.at("iterations").at(number_).error("operators overlap")
+            _check(run, device, seen, place.at("iterations").at(number_))
     return _measured(run, ranks)
+
+
+def _check(run: Run, device: int, seen: _Iteration, place: Place) -> None:
+    if [op for op, _, _ in seen.compute] != list(run.schedule.orders[device]):
+        raise place.error("did not run in the plan's order")
+    if len(seen.logical) != (len(seen.compute) if run.has_logical_times else 0):
+        raise place.at("logical").error("must hold one for each operator that sleeps")
+    for spans in [span for _, *span in seen.compute], seen.logical:
+        times = list(chain.from_iterable(spans))
+        if times != sorted(times):
+            raise place.error("operators overlap")
 
 
 # -- putting together --------------------------------------------------------------------
@@ -146,6 +167,7 @@ def load_result(path: StrPath) -> Measured:
 
 class _Iteration(NamedTuple):
     compute: list[tuple[Op, int, int]]
+    logical: list[tuple[int, int]]
     steps: list[tuple[Message, PathKind, int, int]]
 
 
@@ -156,17 +178,10 @@ class _Rank(NamedTuple):
     report: Mapping[str, object]
 
 
-_REPORTED: dict[str, Parser[Any]] = {
-    "gradient_errors": list_of(number),
-    "loss_errors": list_of(number),
-    "losses": list_of(number),
-    "host_bytes": whole,
-}
-
-
 def _measured(run: Run, ranks: Sequence[_Rank]) -> Measured:
     starts: list[int] = []
     timelines: list[Timeline] = []
+    logical: list[Timeline] = []
     for seen in zip(*(rank.iterations for rank in ranks), strict=True):
         start = min(own.compute[0][1] for own in seen)
         starts.append(start)
@@ -181,6 +196,15 @@ def _measured(run: Run, ranks: Sequence[_Rank]) -> Measured:
             for message, path, begin, end in own.steps
         )
         timelines.append(Timeline(run.scenario, compute, comm))
+        if run.has_logical_times:
+            counted = tuple(
+                tuple(
+                    OpSpan(op, ms(b), ms(e))
+                    for (op, _, _), (b, e) in zip(own.compute, own.logical, strict=True)
+                )
+                for own in seen
+            )
+            logical.append(Timeline(run.scenario, counted, comm))
     switches = [
         SwitchFacts(device, iteration, message, (at - starts[iteration]) / 1e6, waited / 1e6)
         for device, rank in enumerate(ranks)
@@ -192,6 +216,7 @@ def _measured(run: Run, ranks: Sequence[_Rank]) -> Measured:
         [rank.clock for rank in ranks],
         sorted(switches, key=lambda switch: (switch.iteration, switch.at_ms)),
         [rank.report for rank in ranks],
+        logical,
     )
 
 
@@ -208,11 +233,12 @@ def _read_rank(run: Run, table: Table) -> _Rank:
     def iteration(value: object, place: Place) -> _Iteration:
         entry = Table(value, place)
         compute = entry.take("compute", list_of(_row(operator, _time, _time)))
+        logical = entry.take("logical", list_of(_row(_time, _time)))
         steps = entry.take("steps", list_of(_row(message, _path, _time, _time)))
         entry.close()
         if any(end < begin for _, _, begin, end in steps):
             raise place.at("steps").error("one ends before it begins")
-        return _Iteration(compute, steps)
+        return _Iteration(compute, logical, steps)
 
     def iteration_number(value: object, place: Place) -> int:
         index = whole(value, place)
@@ -242,6 +268,20 @@ def _row(*parsers: Parser[Any]) -> Parser[Any]:
         return tuple(parse(item, place.at(i)) for i, (parse, item) in enumerate(pairs))
 
     return row
+
+
+def _or_null(parser: Parser[Any]) -> Parser[Any]:
+    """Return a parser that lets null pass: a number that is not finite."""
+    return lambda value, place: None if value is None else parser(value, place)
+
+
+_REPORTED: dict[str, Parser[Any]] = {
+    "gradient_errors": list_of(_or_null(number)),
+    "wrong_gradients": list_of(_row(whole, whole, text, _or_null(number))),
+    "loss_errors": list_of(_or_null(number)),
+    "losses": list_of(_or_null(number)),
+    "host_bytes": whole,
+}
 
 
 def _path(value: object, place: Place) -> PathKind:

@@ -9,8 +9,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from pipesim.errors import ReplayError
-from pipesim.replay.run.guard import is_silence
+from pipesim.replay.run.guard import SilentPeerError, is_silence
 from pipesim.text import listed
 
 __all__ = ["Meeting"]
@@ -40,7 +39,7 @@ class Meeting:
 
         Raises
         ------
-        ReplayError
+        SilentPeerError
             Somebody does not come.
         """
         if self._rank:
@@ -68,7 +67,7 @@ class Meeting:
                 silent.append(other)
         if silent:
             who = f"rank {silent[0]} does" if len(silent) == 1 else f"ranks {listed(silent)} do"
-            raise ReplayError(f"{who} not answer")
+            raise SilentPeerError(f"{who} not answer")
 
 
 def _word() -> torch.Tensor:

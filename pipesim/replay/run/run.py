@@ -168,6 +168,18 @@ class Run:
         """Iterations, those to warm up included."""
         return self.warmup + self.iterations
 
+    @property
+    def has_logical_times(self) -> bool:
+        """Whether operators have logical times beside the physical ones: those that sleep.
+
+        A sleeping operator counts as started when it could have started, and as ended its time
+        later, so its logical duration is stated, not measured. A thread that wakes up late
+        makes up for it within the operator; one that wakes up after the operator's whole time
+        cannot, and then the operator counts from when it physically started. Operators that
+        compute have no logical times: what is recorded of them was seen on the clock.
+        """
+        return self.compute == "sleep" and self.device == "cpu"
+
     def named(self, iteration: int) -> str:
         """Return the name of an iteration; ``iteration`` counts those to warm up too."""
         if iteration < self.warmup:
