@@ -64,9 +64,10 @@ def test_json(args: tuple[str, ...], value: float, solver: str, tmp_path: Path) 
 def test_text() -> None:
     result = invoke("--slow", "1=20ms", "--memory-limit", "5")
     assert result.exit_code == 0, result.output
-    assert "optimal: no order of the operators within the activation limits is" in result.stdout
+    within = "optimal: no order of the operators within the activation limits is shorter"
+    assert within in " ".join(result.stdout.split())
     assert "iteration time  440 ms" in result.stdout
-    assert "optimal: no order of the operators is shorter" in invoke().stdout
+    assert "optimal: no order of the operators is shorter" in " ".join(invoke().stdout.split())
 
 
 def test_time_may_run_out() -> None:
