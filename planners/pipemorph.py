@@ -84,7 +84,7 @@ def pipemorph(scenario: Scenario, *, over: str | Transport = "ideal") -> Schedul
 
 
 _SAME = 1e-9
-_MOST_OPERATORS = 20_000
+_MOST_OPERATORS = 16_000
 """To list-schedule for rungs: a tenth of a second."""
 
 
