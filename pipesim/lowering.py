@@ -23,9 +23,10 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from pipesim.program import Compute, Group, Instruction, Message, Post, Program
-from pipesim.scenario import KINDS, Array, Scenario
+from pipesim.scenario import KINDS, Scenario
 from pipesim.schedule import Schedule
 from pipesim.transport import Delegated, Exchange, Nccl, Transport
+from pipesim.units import whole
 
 __all__ = ["lower", "read_by_lowering"]
 
@@ -34,6 +35,9 @@ ORDERING_COST = 0.05
 
 Zero would leave ties between stages that say nothing about who is really first; 0.5 ms on
 10 ms operators matches the order that measured runs show."""
+
+_FINER = 2**20
+"""Parts of a unit in which that cost is rounded."""
 
 
 def lower(schedule: Schedule, scenario: Scenario, transport: Transport) -> Program:
@@ -153,23 +157,25 @@ def _posted(messages: _Messages) -> Instructions:
 
 
 class _Expected(NamedTuple):
-    """Expected start and end of each operator, and the messages in their common order."""
+    """Expected start and end of each operator, and the messages in their common order.
 
-    start: list[float]
-    end: list[float]
+    In whole numbers, so that what is expected at the same moment is so in every unit of time.
+    """
+
+    start: list[int]
+    end: list[int]
     order: list[int]
 
     @classmethod
     def of(cls, messages: _Messages, scenario: Scenario) -> _Expected:
         schedule = messages.schedule
         order = schedule.topological_positions
-        durations = _durations_ms(schedule, scenario)
-        total = sum(durations[op] for op in order)
-        cost = ORDERING_COST * total / len(order) if total else 1.0
+        durations = _durations(schedule, scenario)
+        cost = round(ORDERING_COST * sum(durations) / len(order)) or 1
         devices = [d for d, own in enumerate(messages.devices) for _ in own]
         received = messages.received
-        free = [0.0] * schedule.devices
-        start, end = [0.0] * len(order), [0.0] * len(order)
+        free = [0] * schedule.devices
+        start, end = [0] * len(order), [0] * len(order)
         rank = [0] * len(order)
         for place, op in enumerate(order):
             device = devices[op]
@@ -184,10 +190,11 @@ class _Expected(NamedTuple):
         return cls(start, end, sorted(messages.sent, key=lambda m: (end[m], devices[m], rank[m])))
 
 
-def _durations_ms(schedule: Schedule, scenario: Scenario) -> list[float]:
-    times: Array = np.stack([scenario.durations_ms(kind) for kind in KINDS]).ravel()
-    taken: list[float] = times[schedule.codes].tolist()
-    return taken
+def _durations(schedule: Schedule, scenario: Scenario) -> list[int]:
+    """Durations in a unit that also counts what a message is expected to take."""
+    times = np.stack([scenario.durations_ms(kind) for kind in KINDS]).ravel()[schedule.codes]
+    (counts,), _ = whole(times)
+    return [_FINER * count for count in counts.astype(int).tolist()]
 
 
 class _Slots(NamedTuple):

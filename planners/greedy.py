@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from pipesim.analysis.units import in_whole_units
 from pipesim.errors import ScheduleError
 from pipesim.scenario import DOWN, KINDS, UP, Kind, Scenario
 from pipesim.schedule import Op
+from pipesim.units import in_whole_units
 
 __all__ = ["ListSchedule", "list_schedule"]
 
@@ -45,7 +45,7 @@ def list_schedule(
     """Dispatch greedily and return the order of operators on each device.
 
     It is the same in every unit of time: what ends at the same moment is decided in whole
-    numbers (:mod:`pipesim.analysis.units`).
+    numbers (:mod:`pipesim.units`).
 
     Parameters
     ----------

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipesim.analysis import lower_bound_ms
-from pipesim.analysis.units import in_whole_units
 from pipesim.engine import evaluate
 from pipesim.scenario import Kind, Scenario
 from pipesim.schedule import Assumptions, Op, Schedule
 from pipesim.transport import Ideal, Transport, transport
+from pipesim.units import in_whole_units
 from planners.greedy import list_schedule
 from planners.ladder import rungs
 from planners.pipemorph import initial_warmup, replanned_warmup

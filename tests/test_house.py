@@ -17,6 +17,7 @@ NOUNS = (
     "files",
     "text",
     "scenario",
+    "units",
     "schedule",
     "transport",
     "program",

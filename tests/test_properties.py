@@ -125,11 +125,13 @@ def test_scaling_all_times_scales_the_iteration(
     assert scaled.iteration_ms == close(factor * once.iteration_ms)
 
 
-@given(scenarios(limited=True), st.sampled_from([0.25, 2.0, 8.0]))
-def test_plans_do_not_depend_on_the_unit_of_time(scenario: Scenario, factor: float) -> None:
-    scaled = planned(scenario.scaled(factor))
-    for name, schedule in planned(scenario).items():
-        assert schedule.orders == scaled[name].orders
+@given(cases(), transports, st.one_of(st.sampled_from([0.1, 1 / 3, 1.7]), st.floats(0.1, 30)))
+def test_programs_do_not_depend_on_the_unit_of_time(
+    case: tuple[Scenario, Schedule], transport: Transport, factor: float
+) -> None:
+    scenario, schedule = case
+    scaled = lower(schedule, scenario.scaled(factor), transport)
+    assert scaled.instructions == lower(schedule, scenario, transport).instructions
 
 
 @given(cases(), st.sampled_from(["device", "peer", "direction"]), st.booleans())

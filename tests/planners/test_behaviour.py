@@ -96,6 +96,23 @@ def test_scaled_whole_times_give_the_same_plan(seed: int, name: str, factor: flo
     )
 
 
+@examples(4)
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from(["1f1b", "zb-h1", "zb-h2", "zerobubble", "pipemorph"]),
+    st.sampled_from(["nccl", "exchange", "delegated"]),
+    st.sampled_from([0.1, 1 / 3, 1.7]),
+)
+def test_scaled_whole_times_take_as_much_longer_over_every_transport(
+    seed: int, name: str, over: str, factor: float
+) -> None:
+    """What is expected at the same moment decides the order of messages, too."""
+    scenario = random_scenario(seed)
+    schedule = plan(scenario, name)
+    scaled = evaluate(scenario.scaled(factor), schedule, over)
+    assert scaled == pytest.approx(factor * evaluate(scenario, schedule, over), rel=1e-9)
+
+
 @pytest.mark.parametrize("factor", [0.1, 0.01, 1 / 7, 1000.0])
 @pytest.mark.parametrize("name", ["zerobubble", "pipemorph", "quick-search", "search"])
 @pytest.mark.parametrize("case", CASES)

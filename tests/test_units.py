@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipesim.analysis.units import in_whole_units
 from pipesim.scenario import Array, Scenario
+from pipesim.units import in_whole_units
 from tests.strategies import scenarios
 
 FINEST = 2.0**-30
