@@ -16,8 +16,8 @@ from pipesim.scenario import Array, Scenario
 
 __all__ = ["in_whole_units", "whole"]
 
-_FINEST = 2**30
-"""Most units in the longest time: sums of eight million times are exact in a double."""
+_FINEST = 2**36
+"""Most units in the longest time: sums of 131,072 times are exact in a double."""
 _LARGEST_DENOMINATOR = 10**6
 _ROUNDING = 16 * np.finfo(float).eps
 
@@ -26,7 +26,7 @@ def whole(*times: Array) -> tuple[list[Array], float]:
     """Return times as whole numbers of one unit.
 
     The unit is the largest of which all times are multiples, up to the rounding of doubles. Where
-    there is none worth the name, times are rounded to 2⁻³⁰ of the longest. So times that differ
+    there is none worth the name, times are rounded to 2⁻³⁶ of the longest. So times that differ
     by one factor become the same.
 
     Parameters

@@ -11,7 +11,7 @@ from pipesim.scenario import Array, Scenario
 from pipesim.units import in_whole_units
 from tests.strategies import scenarios
 
-FINEST = 2.0**-30
+FINEST = 2.0**-36
 
 
 def all_times(scenario: Scenario) -> Array:
@@ -48,7 +48,7 @@ def test_thirds_have_a_unit_that_no_decimal_has() -> None:
 def test_times_without_a_common_unit_are_rounded_to_a_fine_one() -> None:
     scenario = Scenario(forward_ms=1.0, backward_ms=2**0.5, weight_ms=3**0.5)
     whole, _ = in_whole_units(scenario)
-    assert float(whole.weight_ms[0, 0]) == 2**30
+    assert float(whole.weight_ms[0, 0]) == 2**36
 
 
 def test_nothing_takes_time() -> None:
