@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
-from pipesim.analysis import lower_bound_ms, needed_slackness
-from pipesim.engine import Runs, evaluate
+import numpy as np
+
+from pipesim.analysis import delay_budget_ms, lower_bound_ms, needed_slackness
+from pipesim.engine import Runs
 from pipesim.scenario import Scenario
 from pipesim.schedule import Assumptions, Op, Schedule
+from pipesim.timeline import Timeline
 from pipesim.transport import Ideal, Transport, transport
 from planners.greedy import ListSchedule, list_schedule
-from planners.ladder import rungs
 from planners.registry import planner
 from planners.zerobubble import planned_without_delay
 
 __all__ = [
+    "MOST_OPERATORS",
     "initial_warmup",
     "pipemorph",
     "pipemorph_initial",
@@ -47,13 +51,16 @@ def pipemorph_published(scenario: Scenario) -> Schedule:
 
 @planner("pipemorph")
 def pipemorph(scenario: Scenario, *, over: str | Transport = "ideal") -> Schedule:
-    """The best of the published plan, those for longer delays, and not re-planning at all.
+    """The shortest of the published plans for these and longer delays, and of no re-planning.
 
-    The published plan is taken where it meets the lower bound. Otherwise it is not always the
-    shortest: a warm-up for the delays can be worse than that of ``zerobubble``, and worse than
-    one for longer delays. Compared is over the transport, under the scenario's delays; of
-    equals the one that holds least is taken. Where nothing blocks and along one ratio of delays
-    between links, a longer delay never gets a shorter iteration (:mod:`planners.ladder`).
+    A warm-up for the delays can be worse than that of ``zerobubble``, and worse than one for
+    longer delays. Compared is over the transport, under the scenario's delays; of equals the
+    plan that holds least is taken.
+
+    Where nothing blocks, delays that are stretched alike never make the iteration shorter: for
+    every slackness of the slowest link there is one plan, made for all that it absorbs, and a
+    shorter delay has the same ones to choose from and more. That may fail for pipelines that are
+    too large to try them all (:data:`MOST_OPERATORS`) and for delays of many iterations.
 
     Parameters
     ----------
@@ -63,36 +70,80 @@ def pipemorph(scenario: Scenario, *, over: str | Transport = "ideal") -> Schedul
         The transport that the plan is for.
     """
     route = transport(over)
-    bound_ms = lower_bound_ms(scenario) * (1 + _SAME)
-    warmup = replanned_warmup(scenario)
-    listed = _listed(scenario, warmup)
-    published = _assuming(scenario, "pipemorph", listed.orders, warmup, route)
-    blocks = route != Ideal()
-    time_ms = float(evaluate(scenario, published, route)) if blocks else listed.makespan_ms
-    if time_ms <= bound_ms:
-        return published
-    limits = scenario.activation_limit.tolist()
-    unplanned = list_schedule(scenario.without_delay(), limits=limits)
-    candidates = [_assuming(scenario, "pipemorph", unplanned.orders, None, route)]
-    for rung in rungs(scenario, per_doubling=_rungs_per_doubling(scenario)):
-        warmup = replanned_warmup(rung)
-        orders = _listed(rung, warmup).orders
-        candidates.append(_assuming(scenario, "pipemorph", orders, warmup, route))
-    if blocks or len(candidates) == 1:
-        candidates.append(published)
-    return _shortest(scenario, candidates, route)
+    enough_ms = lower_bound_ms(scenario) * (1 + _SAME)
+    tried: list[tuple[Timeline, Schedule]] = []
+    for schedule, made_ms in islice(_plans(scenario, route), _most_plans(scenario)):
+        if made_ms <= enough_ms and route == Ideal():
+            return schedule  # without running it, which takes long for large pipelines
+        run = Runs(schedule, route).timeline(scenario)
+        tried.append((run, schedule))
+        if run.iteration_ms <= enough_ms:
+            break
+    shortest_ms = min(run.iteration_ms for run, _ in tried) * (1 + _SAME)
+    shortest = [one for one in tried if one[0].iteration_ms <= shortest_ms]
+    return min(shortest, key=lambda one: float(one[0].peak_activations.sum()))[1]
 
+
+MOST_OPERATORS = 20_000
+"""To list-schedule for one plan, all plans that it is chosen from together: a tenth of a second."""
 
 _SAME = 1e-9
-_MOST_OPERATORS = 16_000
-"""To list-schedule for rungs: a tenth of a second."""
+_PER_DOUBLING, _BEYOND = 4, 12
 
 
-def _rungs_per_doubling(scenario: Scenario) -> int:
-    """Rungs as narrow as time allows; the same for all delays."""
-    operators = 3 * scenario.stages * scenario.microbatches
-    doublings = math.log2(4 * scenario.microbatches)
-    return max(1, min(8, int(_MOST_OPERATORS / (operators * doublings))))
+def _most_plans(scenario: Scenario) -> int:
+    """How many plans there may be to choose from; not only the first, which may be worst."""
+    return max(2, MOST_OPERATORS // (3 * scenario.stages * scenario.microbatches))
+
+
+def _plans(scenario: Scenario, over: Transport) -> Iterator[tuple[Schedule, float]]:
+    """Plans to choose from: the published one, that of ``zerobubble``, and those for longer delays.
+
+    With each comes how long it takes, in ms, where nothing blocks and under the delays that it is
+    made for, which are no shorter than the scenario's; infinite where it is made for none.
+    """
+
+    def assuming(orders: list[list[Op]], warmup: Sequence[int] | None) -> Schedule:
+        return _assuming(scenario, "pipemorph", orders, warmup, over)
+
+    for place, longer in enumerate(_budgets(scenario)):
+        warmup = replanned_warmup(longer)
+        listed = _listed(longer, warmup)
+        yield assuming(listed.orders, warmup), listed.makespan_ms
+        if not place:
+            limits = scenario.activation_limit.tolist()
+            unplanned = list_schedule(scenario.without_delay(), limits=limits)
+            yield assuming(unplanned.orders, None), math.inf
+
+
+def _budgets(scenario: Scenario) -> Iterator[Scenario]:
+    """Yield the scenario with its delays stretched to what each slackness absorbs.
+
+    It is that of the link which is the first to need more slackness than there are micro-batches:
+    from the slackness that its delay needs up to that, and then 19 % longer delays each time, up
+    to eight times as long. Between two slacknesses small pipelines get up to three more. Without
+    slow links the scenario alone is yielded.
+    """
+    most = scenario.microbatches + 1
+
+    def absorbed(link: int, slackness: float) -> float:
+        """How often the link's delay fits into what a slackness absorbs."""
+        with np.errstate(over="ignore"):
+            twice_ms = 2 * delay_budget_ms(scenario, link, slackness)
+            return float(twice_ms / scenario.delay_ms[link].sum())
+
+    last, link = min(((absorbed(i, most), i) for i in scenario.slow_links), default=(0.0, 0))
+    if not 0 < last < math.inf:  # no delay worth the name, or no work to absorb one
+        yield scenario
+        return
+    steps = min(4, max(1, _most_plans(scenario) // (most + _BEYOND)))
+    parts = [absorbed(link, step / steps) for step in range(steps + 1, most * steps)]
+    first = max(0, math.ceil(-_PER_DOUBLING * math.log2(last) - _SAME))
+    beyond = range(first, max(first, _BEYOND) + 1)
+    parts += [last * 2.0 ** (k / _PER_DOUBLING) for k in beyond]
+    for part in parts:
+        if part > 1 - _SAME:
+            yield scenario.replaced(latency_ms=scenario.delay_ms * part, occupancy_ms=0.0)
 
 
 def planned_under_delays(scenario: Scenario, name: str, warmup: Sequence[int]) -> Schedule:
@@ -125,18 +176,6 @@ def _assuming(
         transport=over.name if over else None,
     )
     return Schedule(orders, scenario.placement, scenario.microbatches, name, assumed)
-
-
-def _shortest(scenario: Scenario, candidates: Sequence[Schedule], over: Transport) -> Schedule:
-    """Of the plans that are the shortest over a transport, the one that holds least."""
-    runs = [Runs(schedule, over).timeline(scenario) for schedule in candidates]
-    enough_ms = min(run.iteration_ms for run in runs) * (1 + _SAME)
-    _, best = min(
-        (float(run.peak_activations.sum()), index)
-        for index, run in enumerate(runs)
-        if run.iteration_ms <= enough_ms
-    )
-    return candidates[best]
 
 
 def initial_warmup(scenario: Scenario) -> list[int]:

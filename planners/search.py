@@ -33,7 +33,7 @@ MOST_MOVES, MOVES_EACH, MOST_STEPS = 140_000, 1_000, 140_000 * 768
 micro-batches, up to 140,000, which take a second for 8 × 32. A move costs a step for each
 operator; of larger pipelines fewer moves are tried, so that they take no more steps than that."""
 
-_PER_DOUBLING, _RUNGS = 16, 4
+_PER_DOUBLING, _RUNGS = 16, 8
 _SPLIT: tuple[Kind, ...] = ("F", "B", "W")
 _SAME = 1e-9
 
@@ -49,7 +49,7 @@ def search(
 ) -> Schedule:
     """Local search over orders under the delays, within the activation limits.
 
-    Moves are judged under delays a little longer than the scenario's: at each of four rungs of
+    Moves are judged under delays a little longer than the scenario's: at each of eight rungs of
     :mod:`planners.ladder`, 4 % apart. So delays that differ less lead to the same plans, and a
     plan found for a longer delay is there for a shorter one. Of what was found and the list
     schedules, the plan is the shortest under the scenario's own delays.
