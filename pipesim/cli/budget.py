@@ -19,7 +19,7 @@ from pipesim.cli.options import (
 from pipesim.cli.output import Column, progress, show, show_json, show_rows
 from pipesim.documents.words import described
 from pipesim.studies.budgets import Budgets, LinkBudget, PlanBudgets, budgets
-from pipesim.text import decimals, links, milliseconds, numbers
+from pipesim.text import decimals, fixed, links, milliseconds, numbers
 
 __all__ = ["budget"]
 
@@ -68,7 +68,7 @@ def _show_links(rows: tuple[LinkBudget, ...]) -> None:
     digits = decimals(max((t for row in times for t in row if isfinite(t)), default=0.0))
 
     def column(header: str, values: list[float]) -> Column:
-        return Column(header, [f"{v:.{digits}f}" if isfinite(v) else "any" for v in values])
+        return Column(header, [fixed(v, digits) if isfinite(v) else "any" for v in values])
 
     show_rows(
         Column("link", [str(row.link) for row in rows], numeric=False),

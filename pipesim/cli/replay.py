@@ -31,7 +31,7 @@ from pipesim.replay.run.measured import load_result
 from pipesim.replay.run.run import LinkFault, Run
 from pipesim.replay.run.run_json import save_run
 from pipesim.schedule import Op
-from pipesim.text import counted, plain
+from pipesim.text import counted, fixed, plain
 from pipesim.transport import Transport
 
 __all__ = ["replay"]
@@ -267,7 +267,7 @@ def _show(replayed: Replayed, quiet: bool) -> None:
     columns = [
         Column("predicted\nms", [f"{predicted:.1f}"] * len(measured)),
         Column("measured\nms", [f"{time:.1f}" for time in measured]),
-        Column("error\n%", [f"{100 * error:+.1f}" for error in errors]),
+        Column("error\n%", [fixed(100 * error, 1, signed=True) for error in errors]),
     ]
     if replayed.logical_ms is not None:
         logical = [*replayed.logical_iterations_ms, replayed.logical_ms]
