@@ -5,7 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = ["counted", "decimals", "links", "listed", "milliseconds", "numbers", "plain"]
+__all__ = [
+    "counted",
+    "decimals",
+    "fixed",
+    "links",
+    "listed",
+    "milliseconds",
+    "numbers",
+    "percent",
+    "plain",
+]
 
 
 def decimals(largest: float) -> int:
@@ -21,15 +31,26 @@ def decimals(largest: float) -> int:
     return min(max(3 - math.floor(math.log10(largest)), 1), 9)
 
 
+def fixed(value: float, digits: int, *, signed: bool = False) -> str:
+    """Return ``value`` with ``digits`` behind the point; what rounds to zero has no minus.
+
+    Examples
+    --------
+    >>> fixed(61.25, 1), fixed(-1e-13, 1), fixed(-1e-13, 1, signed=True), fixed(2, 0, signed=True)
+    ('61.2', '0.0', '+0.0', '+2')
+    """
+    return f"{value:{'+' if signed else ''}z.{digits}f}"
+
+
 def plain(value: float, digits: int | None = None) -> str:
     """Return ``value`` with at most ``digits`` behind the point and no zeros at the end.
 
     Examples
     --------
-    >>> plain(410.0), plain(61.25, 1), plain(0.3)
-    ('410', '61.2', '0.3')
+    >>> plain(410.0), plain(61.25, 1), plain(0.3), plain(-0.01, 1)
+    ('410', '61.2', '0.3', '0')
     """
-    text = f"{value:.{decimals(abs(value)) if digits is None else digits}f}"
+    text = fixed(value, decimals(abs(value)) if digits is None else digits)
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
@@ -53,6 +74,17 @@ def milliseconds(value_ms: float) -> str:
     '410 ms'
     """
     return f"{plain(value_ms)} ms"
+
+
+def percent(part: float, digits: int = 1) -> str:
+    """Return a part of 1 in percent.
+
+    Examples
+    --------
+    >>> percent(0.5), percent(0.0123), percent(0.000123, 4)
+    ('50 %', '1.2 %', '0.0123 %')
+    """
+    return f"{plain(100 * part, digits)} %"
 
 
 def counted(count: float, noun: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import isfinite
 from typing import Annotated
 
-import numpy as np
 from typer import Option
 
 from pipesim.cli.options import (
@@ -17,9 +16,9 @@ from pipesim.cli.options import (
     engine_named,
 )
 from pipesim.cli.output import Column, progress, show, show_json, show_rows
-from pipesim.documents.words import described
+from pipesim.documents.words import described, unblocked
 from pipesim.studies.budgets import Budgets, LinkBudget, PlanBudgets, budgets
-from pipesim.text import decimals, links, milliseconds, numbers
+from pipesim.text import counted, decimals, fixed, links, milliseconds, numbers
 
 __all__ = ["budget"]
 
@@ -58,8 +57,11 @@ def budget(
     if not quiet:
         show(described(what), f"plan of {planner}, warm-up {numbers(result.current.warmup)}", "")
     _show_links(result.current.links)
-    if result.why and not quiet:
-        show("", result.why)
+    if not quiet:
+        if len(what.slow_links) > 1:
+            show("", "It adds: alone or beside the other delays, whichever is more.")
+        if result.why:
+            show("", result.why)
     show("", _conclusion(result))
 
 
@@ -68,7 +70,7 @@ def _show_links(rows: tuple[LinkBudget, ...]) -> None:
     digits = decimals(max((t for row in times for t in row if isfinite(t)), default=0.0))
 
     def column(header: str, values: list[float]) -> Column:
-        return Column(header, [f"{v:.{digits}f}" if isfinite(v) else "any" for v in values])
+        return Column(header, [fixed(v, digits) if isfinite(v) else "any" for v in values])
 
     show_rows(
         Column("link", [str(row.link) for row in rows], numeric=False),
@@ -91,11 +93,11 @@ def _verdict(row: LinkBudget) -> str:
 
 def _conclusion(result: Budgets) -> str:
     now, slow = result.current, result.scenario.slow_links
-    takes = f"the plan takes {milliseconds(now.iteration_ms)} where nothing blocks"
+    takes = f"the plan takes {_time(now)}"
     if not slow:
-        return f"No link is slow; {takes}."
+        return f"No link is slow; {takes}.{_pipemorph(result)}"
     if now.absorbs:
-        return f"All delays are absorbed; {takes}."
+        return f"All delays are absorbed; {takes}.{_pipemorph(result)}"
     together = (
         f"Together the delays add {milliseconds(now.growth_ms)}, more than their sum. "
         if all(link.absorbed for link in now.links)
@@ -107,10 +109,11 @@ def _conclusion(result: Budgets) -> str:
 def _advice(result: Budgets) -> str:
     now, new = result.current, result.smallest
     if not result.recommended:
-        return (
-            "No warm-up that was tried makes a faster plan: keep the present one, which takes "
-            f"{milliseconds(now.iteration_ms)} where nothing blocks."
+        keep = (
+            "; the present one" if result.pipemorph_is_faster else ": keep the present one, which"
         )
+        none = f"No warm-up that was tried makes a faster plan{keep}"
+        return f"{none} takes {_time(now)}.{_pipemorph(result)}"
     over = [link.link for link in new.links if not link.absorbed]
     absorbs = (
         "absorbs all delays"
@@ -119,14 +122,34 @@ def _advice(result: Budgets) -> str:
         if over
         else "is the fastest that was tried; together the delays add more than their sum"
     )
-    held = np.array(new.peak_activations) > result.scenario.activation_limit
-    hosts = ", part of them in host memory" if held.any() else ""
+    most = max(new.host_activations)
+    hosts = f", up to {most:g} of them in host memory," if most else ""
     return (
         f"Warm-up {numbers(new.warmup)} {absorbs}: a plan with it takes "
-        f"{milliseconds(new.iteration_ms)} instead of {milliseconds(now.iteration_ms)} where "
-        f"nothing blocks, and its devices hold up to {_held(new)} activations instead of "
-        f"{_held(now)}{hosts}."
+        f"{milliseconds(new.iteration_ms)} instead of {milliseconds(now.iteration_ms)} "
+        f"{unblocked(0.0)}, and its devices hold up to {_held(new)} activations{hosts} instead of "
+        f"{_held(now)}.{_pipemorph(result)}"
     )
+
+
+def _time(plan: PlanBudgets) -> str:
+    """What a plan takes, and whether it needs more memory than its devices may use."""
+    time, most = f"{milliseconds(plan.iteration_ms)} {unblocked(0.0)}", max(plan.host_activations)
+    if not most:
+        return time
+    over = counted(most, "activation")
+    if plan.schedule.uses_hosts:
+        return f"{time}, and up to {over} of a device wait in host memory"
+    return f"{time}, but a device holds up to {over} over its limit"
+
+
+def _pipemorph(result: Budgets) -> str:
+    """Name the planner that is faster than all that was said, if it is."""
+    if not result.pipemorph_is_faster:
+        return ""
+    hosts = " with host memory" if result.pipemorph.peak_host_activations.any() else ""
+    time = milliseconds(result.pipemorph.iteration_ms)
+    return f" `pipemorph` takes {time}{hosts}: see `pipesim compare`."
 
 
 def _held(plan: PlanBudgets) -> str:

@@ -25,7 +25,7 @@ from pipesim.formats.chrome_trace import save_chrome_trace
 from pipesim.studies.advice import advice, advised
 from pipesim.studies.comparison import DEFAULT_SYSTEMS, SYSTEMS, Comparison, Row
 from pipesim.studies.comparison import compare as compare_systems
-from pipesim.text import decimals, listed, milliseconds, numbers
+from pipesim.text import decimals, fixed, listed, milliseconds, numbers
 
 __all__ = ["compare"]
 
@@ -134,7 +134,7 @@ def _show_rows(result: Comparison) -> None:
     plan_digits = decimals(max(row.plan_seconds for row in rows) * 1000) - 1
 
     def times(values: list[float], digits: int = digits) -> list[str]:
-        return [f"{value:.{digits}f}" for value in values]
+        return [fixed(value, digits) for value in values]
 
     times_columns = [
         Column("transport", [row.system.transport for row in rows], numeric=False),

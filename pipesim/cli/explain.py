@@ -30,7 +30,7 @@ from pipesim.explain.operator_times import OUTLIER
 from pipesim.files import write_csv
 from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
-from pipesim.text import decimals, milliseconds
+from pipesim.text import decimals, fixed, milliseconds
 from planners import plan as plan_with
 
 __all__ = ["explain"]
@@ -149,9 +149,9 @@ def _show(found: Attribution, quiet: bool) -> None:
         Column("cause", [*map(_label, rows), "iteration"], numeric=False),
         [
             Column("if removed\nms", [*(_time(found, row.removal_ms) for row in rows), ""]),
-            Column("\n%", [*(_percent(found, row.removal_ms) for row in rows), ""]),
+            Column("\n%", [*(_part(found, row.removal_ms) for row in rows), ""]),
             Column("in order\nms", [_time(found, t) for t in (*_parts(rows), total)]),
-            Column("\n%", [_percent(found, t) for t in (*_parts(rows), total)]),
+            Column("\n%", [_part(found, t) for t in (*_parts(rows), total)]),
         ],
         bold=next((i for i, row in enumerate(rows) if row.cause == start), None),
     )
@@ -171,13 +171,8 @@ def _label(row: Line) -> str:
 
 
 def _time(found: Attribution, time_ms: float | None) -> str:
-    return "" if time_ms is None else _number(time_ms, decimals(found.iteration_ms))
+    return "" if time_ms is None else fixed(time_ms, decimals(found.iteration_ms))
 
 
-def _percent(found: Attribution, time_ms: float | None) -> str:
-    return "" if time_ms is None else _number(100 * found.fraction(time_ms), 1)
-
-
-def _number(value: float, digits: int) -> str:
-    text = f"{value:.{digits}f}"
-    return text.removeprefix("-") if float(text) == 0 else text
+def _part(found: Attribution, time_ms: float | None) -> str:
+    return "" if time_ms is None else fixed(100 * found.fraction(time_ms), 1)

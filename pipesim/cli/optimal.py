@@ -17,7 +17,7 @@ from pipesim.cli import parsing
 from pipesim.cli.options import Chunks, Json, Quiet, ScenarioOptions, parsed
 from pipesim.cli.output import Outputs, note, progress, show, show_json
 from pipesim.documents.plan_json import plan_json, save_plan
-from pipesim.documents.words import described
+from pipesim.documents.words import described, unblocked
 from pipesim.errors import ScenarioError
 from pipesim.scenario import Scenario
 from pipesim.studies.optimum import optimum
@@ -139,7 +139,7 @@ def _show(scenario: Scenario, result: Result, quiet: bool) -> None:
         lines += [
             f"warm-up         {numbers(warmup)}",
             f"slackness       {numbers(analysis.slackness(warmup))}",
-            f"iteration time  {milliseconds(result.objective_ms)} where nothing blocks "
+            f"iteration time  {milliseconds(result.objective_ms)} {unblocked(0.0)} "
             "(transport ideal)",
         ]
     lines += [f"lower bound     {milliseconds(result.bound_ms)}"]

@@ -12,7 +12,7 @@ from pipesim.engine import Engine
 from pipesim.files import write_csv
 from pipesim.scenario import Scenario
 from pipesim.studies.pareto import Point, pareto
-from pipesim.text import decimals, milliseconds, numbers
+from pipesim.text import decimals, fixed, milliseconds, numbers
 
 __all__ = ["show_pareto"]
 
@@ -62,11 +62,11 @@ def _show_points(points: Sequence[Point]) -> None:
     digits = decimals(max(point.iteration_ms for point in points))
     before = [None, *points[:-1]]
     columns = [
-        Column("iteration\nms", [f"{point.iteration_ms:.{digits}f}" for point in points]),
+        Column("iteration\nms", [fixed(point.iteration_ms, digits) for point in points]),
         Column(
             "saves\nms",
             [
-                "" if old is None else f"{old.iteration_ms - point.iteration_ms:.{digits}f}"
+                "" if old is None else fixed(old.iteration_ms - point.iteration_ms, digits)
                 for old, point in zip(before, points, strict=True)
             ],
         ),

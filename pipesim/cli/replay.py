@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +32,7 @@ from pipesim.replay.run.measured import load_result
 from pipesim.replay.run.run import LinkFault, Run
 from pipesim.replay.run.run_json import save_run
 from pipesim.schedule import Op
-from pipesim.text import counted, plain
+from pipesim.text import counted, fixed, plain
 from pipesim.transport import Transport
 
 __all__ = ["replay"]
@@ -267,12 +268,21 @@ def _show(replayed: Replayed, quiet: bool) -> None:
     columns = [
         Column("predicted\nms", [f"{predicted:.1f}"] * len(measured)),
         Column("measured\nms", [f"{time:.1f}" for time in measured]),
-        Column("error\n%", [f"{100 * error:+.1f}" for error in errors]),
+        Column("error\n%", [fixed(100 * error, 1, signed=True) for error in errors]),
     ]
     if replayed.logical_ms is not None:
         logical = [*replayed.logical_iterations_ms, replayed.logical_ms]
         columns.append(Column("logical\nms", [f"{time:.1f}" for time in logical]))
     show_rows(Column("", names, numeric=False), columns)
+    if not quiet:
+        _show_notes(replayed)
+    if found := list(_findings(replayed)):
+        show(*([""] if quiet else []), *found)
+
+
+def _show_notes(replayed: Replayed) -> None:
+    """Say how well times are known, and what the prediction includes."""
+    run = replayed.run
     show("", f"operators start {_ms(replayed.median_start_error_ms)} off their prediction (median)")
     _show_logical(replayed)
     if replayed.base_ms:
@@ -290,13 +300,16 @@ def _show(replayed: Replayed, quiet: bool) -> None:
     )
     if shared := _shared_cores(run):
         show(shared)
+
+
+def _findings(replayed: Replayed) -> Iterator[str]:
+    """What else was measured: wrong gradients, activations on hosts, links that failed."""
     if replayed.gradient_error is not None:
-        show(f"gradients differ from the unpipelined model's by {replayed.gradient_error:.1g}")
-    for size, index in zip(replayed.host_bytes or [], range(run.devices), strict=False):
+        yield f"gradients differ from the unpipelined model's by {replayed.gradient_error:.1g}"
+    for device, size in enumerate(replayed.host_bytes or []):
         if size:
-            show(f"device {index} kept up to {size / 2**20:.1f} MiB of activations on its host")
-    for event in replayed.events:
-        show(_sentence(event))
+            yield f"device {device} kept up to {size / 2**20:.1f} MiB of activations on its host"
+    yield from map(_sentence, replayed.events)
 
 
 def _show_logical(replayed: Replayed) -> None:
@@ -308,7 +321,7 @@ def _show_logical(replayed: Replayed) -> None:
         f"logical starts are {_ms(error_ms)} off: an operator counts there from when it could "
         "start, for its stated time",
         "so only messages are measured in logical times, and the rest agrees by construction; "
-        f"operators physically started up to {_ms(lag_ms)} later",
+        f"operators physically started or ended up to {_ms(lag_ms)} later",
     )
 
 

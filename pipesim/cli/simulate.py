@@ -25,7 +25,7 @@ from pipesim.formats.chrome_trace import save_chrome_trace
 from pipesim.formats.timeline_csv import save_timeline_csv
 from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
-from pipesim.text import decimals, milliseconds
+from pipesim.text import decimals, fixed, milliseconds
 from pipesim.timeline import Timeline
 from pipesim.transport import Transport
 
@@ -120,7 +120,7 @@ def _show(scenario: Scenario, name: str, timeline: Timeline, quiet: bool) -> Non
     devices = range(scenario.devices)
 
     def column(header: str, values: list[float], digits: int = digits) -> Column:
-        return Column(header, [f"{value:.{digits}f}" for value in values])
+        return Column(header, [fixed(value, digits) for value in values])
 
     def counts(header: str, values: list[float]) -> Column:
         return Column(header, [f"{value:g}" for value in values])

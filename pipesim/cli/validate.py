@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 from typer import Argument, Option
 
 from pipesim.cli.options import Json, Quiet
@@ -15,6 +16,7 @@ from pipesim.fidelity.calibration import Calibration, predict_all
 from pipesim.fidelity.calibration_file import load_calibration
 from pipesim.fidelity.runs import load_runs
 from pipesim.fidelity.validation import TELLING_APART, Validation
+from pipesim.text import fixed, percent
 
 __all__ = ["validate"]
 
@@ -107,7 +109,7 @@ def _show_runs(validation: Validation) -> None:
             Column("delay\nms", [f"{run.delay_ms:g}" for run in runs]),
             Column("measured\nms", [f"{run.slow_ms:.1f}" for run in runs]),
             Column("predicted\nms", [f"{one.slow_ms:.1f}" for one in predictions]),
-            Column("error\n%", [f"{100 * one.error:+.1f}" for one in predictions]),
+            Column("error\n%", [fixed(100 * one.error, 1, signed=True) for one in predictions]),
         ],
     )
     show("")
@@ -120,16 +122,16 @@ def _show_figures(validation: Validation) -> None:
     groups |= {f"{testbed}": one for testbed, one in validation.by_testbed().items()}
     groups["all"] = validation
 
-    def percent(figure: Callable[[Validation], float], form: str) -> list[str]:
-        return [f"{100 * figure(one):{form}}" for one in groups.values()]
+    def cells(figure: Callable[[Validation], float], *, signed: bool = False) -> list[str]:
+        return [fixed(100 * figure(one), 1, signed=signed) for one in groups.values()]
 
     show_rows(
         Column("runs of", list(groups), numeric=False),
         [
             Column("runs", [str(len(one.predictions)) for one in groups.values()]),
-            Column("mean abs.\nerror %", percent(lambda one: one.mape, ".1f")),
-            Column("bias\n%", percent(lambda one: one.bias, "+.1f")),
-            Column("worst\n%", percent(lambda one: one.worst, ".1f")),
+            Column("mean abs.\nerror %", cells(lambda one: one.mape)),
+            Column("bias\n%", cells(lambda one: one.bias, signed=True)),
+            Column("worst\n%", cells(lambda one: one.worst)),
         ],
     )
     rankings = validation.rankings()
@@ -151,7 +153,7 @@ def _check_replay(measured: Path, json: bool, quiet: bool) -> None:
     if json:
         show_json(found.as_dict())
         return
-    figures = found.as_dict()
+    median, ninetieth, largest = np.quantile(found.abs_errors, [0.5, 0.9, 1.0]).tolist()
     if not quiet:
         show(
             "Replay check: every step is run again from its own measured durations. It predicts "
@@ -160,15 +162,10 @@ def _check_replay(measured: Path, json: bool, quiet: bool) -> None:
         )
     show(
         f"steps                  {found.steps} ({len(found.rows)} over all data-parallel ranks)",
-        f"median absolute error  {_percent(figures['median_abs_error'])}",
-        f"90th percentile        {_percent(figures['p90_abs_error'])}",
-        f"largest                {_percent(figures['max_abs_error'])}",
+        f"median absolute error  {percent(median, 4)}",
+        f"90th percentile        {percent(ninetieth, 4)}",
+        f"largest                {percent(largest, 4)}",
     )
     if not quiet:
         for line in found.notes:
             note(line)
-
-
-def _percent(value: object) -> str:
-    assert isinstance(value, float)
-    return f"{100 * value:.4f} %"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pipesim.explain.causes import Attribution, Cause, CauseName, StageEffect
-from pipesim.text import counted, links, milliseconds, plain
+from pipesim.text import counted, links, milliseconds, percent, plain
 
 __all__ = ["Line", "diagnosis", "first", "lines"]
 
@@ -164,7 +164,7 @@ def diagnosis(found: Attribution) -> str:
     rest = found.cause("warm-up and drain").cumulative_ms
     return (
         f"Nothing is slow or uneven enough to matter: warm-up and drain take "
-        f"{_percent(found, rest)} % of the iteration, the rest is work."
+        f"{percent(found.fraction(rest))} of the iteration, the rest is work."
     )
 
 
@@ -209,13 +209,9 @@ def _imbalance(found: Attribution) -> str:
 
 def _saved(found: Attribution, gain_ms: float) -> str:
     time = milliseconds(_rounded(found, gain_ms))
-    return f"{time} ({_percent(found, gain_ms)} % of the iteration)"
+    return f"{time} ({percent(found.fraction(gain_ms))} of the iteration)"
 
 
 def _rounded(found: Attribution, time_ms: float) -> float:
     """To a tenth of a millisecond where the iteration takes many."""
     return round(time_ms, 1) if found.iteration_ms >= 100 else time_ms
-
-
-def _percent(found: Attribution, time_ms: float) -> str:
-    return plain(100 * found.fraction(time_ms), 1)

@@ -32,7 +32,7 @@ from pipesim.replay.machine import check_machine
 from pipesim.replay.run import rendezvous
 from pipesim.replay.run.guard import LAUNCHER, NOBODY_ANSWERS
 from pipesim.replay.run.measured import Measured, load_result
-from pipesim.replay.run.roster import is_stopped, stopped_are
+from pipesim.replay.run.roster import is_stopped, waited_for_stopped
 from pipesim.replay.run.run import Run
 from pipesim.replay.run.run_json import save_run
 
@@ -108,7 +108,9 @@ def _launched(run: Run) -> Measured:
             failures = [f for rank, f in error.failures.items() if rank not in outlived]
             blame = _blame(failures, place)
             if stopped and blame.endswith(NOBODY_ANSWERS):  # who is stopped was not known there
-                blame = f"{stopped_are([f'rank {rank}' for rank in sorted(stopped)])}: {blame}"
+                names = [f"rank {rank}" for rank in sorted(stopped)]
+                rank, _, doing = blame.removesuffix(f": {NOBODY_ANSWERS}").partition(", ")
+                blame = waited_for_stopped(names, rank, doing)
             raise ReplayError(blame) from None
         except SignalException:
             raise ReplayError(f"interrupted at rank 0, {_status(0, place)}") from None

@@ -114,6 +114,7 @@ def _check_folder(run: Run) -> None:
     spans = 2 * len(run.ops) + 6 * len(run.messages)
     files = 8 + 4 * run.devices
     needed = run.total_iterations * spans * _SPAN_BYTES + files * _FILE_BYTES
+    _check_writable(os.environ.get("TMPDIR"))
     folder = tempfile.gettempdir()
     free = shutil.disk_usage(folder).free
     if needed > free:
@@ -121,6 +122,19 @@ def _check_folder(run: Run) -> None:
             f"the temporary folder {folder} is too full: a run needs {needed / 2**10:,.0f} KiB and "
             f"{free / 2**10:,.0f} KiB are free (TMPDIR names another)"
         )
+
+
+def _check_writable(folder: str | None) -> None:
+    """Refuse a temporary folder that was asked for, where Python would take another one."""
+    if not folder:
+        return
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"0")
+    except OSError as error:
+        raise ReplayError(
+            f"cannot write to the folder of TMPDIR, {folder}: {error.strerror}"
+        ) from None
 
 
 def _limit(name: str) -> int | None:

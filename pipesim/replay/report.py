@@ -144,12 +144,16 @@ class Replayed:
 
     @property
     def longest_lag_ms(self) -> float | None:
-        """The most that an operator physically started after its logical start, or None."""
+        """The most that an operator physically started or ended later than logically, or None."""
         pairs = zip(self.measured.counted, self.measured.counted_logical, strict=False)
         late = [
-            span.start_ms - logical.spans[op].start_ms
+            lag_ms
             for physical, logical in pairs
             for op, span in physical.spans.items()
+            for lag_ms in (
+                span.start_ms - logical.spans[op].start_ms,
+                span.end_ms - logical.spans[op].end_ms,
+            )
         ]
         return max(late, default=None)
 

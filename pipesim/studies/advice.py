@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from pipesim.studies.comparison import Comparison, Row
-from pipesim.text import counted, links, listed, milliseconds, plain
+from pipesim.text import counted, links, listed, milliseconds, percent
 
 __all__ = ["NEGLIGIBLE", "WORTH_HOST_MEMORY", "advice", "advised"]
 
@@ -158,7 +158,7 @@ def _alone(row: Row) -> str:
 
 def _none_faster(row: Row, others: list[Row]) -> str:
     some = any(_gain(other, row) > 0 for other in others)
-    more = f"more than {_percent(NEGLIGIBLE)} " if some else ""
+    more = f"more than {percent(NEGLIGIBLE)} " if some else ""
     return f"no other system here is {more}faster"
 
 
@@ -184,7 +184,7 @@ def _but(row: Row, hosted: list[Row]) -> str:
     if not hosted:
         return ""
     fastest = min(hosted, key=lambda other: other.iteration_ms)
-    saved = _percent(_gain(fastest, row))
+    saved = percent(_gain(fastest, row))
     return f"; with host memory, {fastest.system.title} would take {saved} less"
 
 
@@ -205,12 +205,8 @@ def _gains(row: Row, lesser: list[Row]) -> str:
 
 def _less_than(other: Row, gain: float) -> str:
     if gain > NEGLIGIBLE:
-        return f"{_percent(gain)} less than {other.system.title}"
+        return f"{percent(gain)} less than {other.system.title}"
     return f"{'about ' if gain else ''}as long as {other.system.title}"
-
-
-def _percent(part: float) -> str:
-    return f"{plain(100 * part, 1)} %"
 
 
 def _difference(row: Row, lesser: list[Row]) -> str:

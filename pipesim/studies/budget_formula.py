@@ -56,7 +56,7 @@ def why(
     budgets_ms: Sequence[tuple[float, float]],
     engine: Engine | None = None,
 ) -> str:
-    """Return a sentence that says why the formula and the engine differ; empty if they agree.
+    """Return sentences that say why the formula and the engine differ; empty if they agree.
 
     Parameters
     ----------
@@ -71,14 +71,10 @@ def why(
     """
     more = [link for link, (formula, true) in enumerate(budgets_ms) if _above(true, formula)]
     less = [link for link, (formula, true) in enumerate(budgets_ms) if _above(formula, true)]
-    found = []
-    if more:
-        found.append(f"{links(more)} {_absorb(more)} more than it says")
-    if less:
-        found.append(f"{links(less)} {_absorb(less)} less than it says")
-        found += _reasons(scenario, schedule, planner, less, engine)
-    looks = "The formula looks at one window of a long steady state"
-    return f"{looks}; {'; '.join(found)}." if found else ""
+    found = [f"{_absorb(more)} more than it says"] if more else []
+    found += _reasons(scenario, schedule, planner, less, engine) if less else []
+    describes = "The formula describes one window of a long steady state"
+    return " ".join(f"{sentence}." for sentence in (describes, *found)) if found else ""
 
 
 def _above(one: float, other: float) -> bool:
@@ -86,23 +82,24 @@ def _above(one: float, other: float) -> bool:
 
 
 def _absorb(which: Sequence[int]) -> str:
-    return "absorbs" if len(which) == 1 else "absorb"
+    return f"{links(which).capitalize()} {'absorbs' if len(which) == 1 else 'absorb'}"
 
 
 def _reasons(
     scenario: Scenario, schedule: Schedule, planner: str, less: list[int], engine: Engine | None
 ) -> list[str]:
-    """What it takes for each of the links that absorb less to absorb what the formula says."""
+    """Why each of the links absorbs less: with that changed, it absorbs what the formula says."""
     reasons, words = [], ""
     others = any(set(scenario.slow_links) - {link} for link in less)
     for words, trial in _trials(scenario, schedule, planner, others):
         kept = [link for link in less if _keeps(*trial(link), link, engine)]
         if kept:
-            reasons.append(f"{words}, {links(kept)} would not")
+            reasons.append(f"{_absorb(kept)} less than it says, because {words}")
         less = [link for link in less if link not in kept]
         if not less:
             return reasons
-    return [*reasons, f"even {words}, {links(less)} would, because of the order of operators"]
+    order = f"because of the order of operators, and would even under {words}"
+    return [*reasons, f"{_absorb(less)} less than it says {order}"]
 
 
 def _keeps(scenario: Scenario, schedule: Schedule, link: int, engine: Engine | None) -> bool:
@@ -120,7 +117,7 @@ Trial: TypeAlias = Callable[[int], tuple[Scenario, Schedule]]
 def _trials(
     scenario: Scenario, schedule: Schedule, planner: str, others: bool
 ) -> Iterator[tuple[str, Trial]]:
-    """Changes in words, one at a time; at last a new plan for all of them at once.
+    """What may be to blame, in words, and a trial without it; at last one without any of them.
 
     ``others``: whether the links in question have other slow links beside them.
     """
@@ -129,23 +126,24 @@ def _trials(
     )
     ideal, changes = equal, ["equal operator times"]
     if others:
-        yield "without the other delays", lambda link: (_alone(scenario, link), schedule)
+        yield "other links are slow", lambda link: (_alone(scenario, link), schedule)
         changes.append("no other delay")
     if scenario.microbatches < _MANY * scenario.stages:
         many = _with_many_microbatches(scenario)
-        yield f"with {many.microbatches} micro-batches", _tried(many, plan(many, planner))
+        few = f"{scenario.microbatches}, where {many.microbatches} would do"
+        yield f"there are too few micro-batches: {few}", _tried(many, plan(many, planner))
         ideal = _with_many_microbatches(ideal)
         changes.append(f"{many.microbatches} micro-batches")
     if np.isfinite(scenario.activation_limit).any():
         unlimited = scenario.replaced(activation_limit=np.inf)
-        yield "without an activation limit", _tried(unlimited, plan(unlimited, planner))
+        yield "activations are limited", _tried(unlimited, plan(unlimited, planner))
         ideal = ideal.replaced(activation_limit=np.inf)
         changes.append("no activation limit")
     if not schedule.is_fused.all():
-        yield "if W took no time", _tried(scenario.replaced(weight_ms=0.0), schedule)
-    yield "with equal operator times", _tried(equal, schedule)
+        yield "W takes time", _tried(scenario.replaced(weight_ms=0.0), schedule)
+    yield "operator times differ", _tried(equal, schedule)
     replanned = plan(ideal, planner)
-    yield f"with a new plan for {listed(changes)}", lambda link: (_alone(ideal, link), replanned)
+    yield f"a new plan for {listed(changes)}", lambda link: (_alone(ideal, link), replanned)
 
 
 def _tried(scenario: Scenario, schedule: Schedule) -> Trial:

@@ -22,6 +22,7 @@ from pipesim.schedule import Schedule
 from pipesim.studies.absorption import Absorption
 from pipesim.studies.advice import NEGLIGIBLE
 from pipesim.studies.budget_formula import formula_budget_ms, why
+from pipesim.timeline import Timeline
 from planners import plan
 from planners.pipemorph import planned_under_delays
 
@@ -83,7 +84,7 @@ class LinkBudget:
 
 @dataclass(frozen=True)
 class PlanBudgets:
-    """The budgets of a plan's links, its warm-up, its time, and its activations at their peak.
+    """The budgets of a plan's links, its warm-up, its time, and what it holds.
 
     Attributes
     ----------
@@ -93,6 +94,8 @@ class PlanBudgets:
         What all delays add to the iteration together.
     absorbs : bool
         Whether every link absorbs its delay and all add no more than their sum.
+    peak_activations, host_activations : tuple of float
+        What each device holds at most, and how much of it is over the device's own limit.
     """
 
     schedule: Schedule
@@ -102,6 +105,7 @@ class PlanBudgets:
     absorbs: bool
     iteration_ms: float
     peak_activations: tuple[float, ...]
+    host_activations: tuple[float, ...]
 
     def as_dict(self) -> dict[str, object]:
         """The plan in JSON types."""
@@ -113,6 +117,7 @@ class PlanBudgets:
             "links": [link.as_dict() for link in self.links],
             "iteration_ms": self.iteration_ms,
             "peak_activations": list(self.peak_activations),
+            "host_activations": list(self.host_activations),
         }
 
 
@@ -127,12 +132,15 @@ class Budgets:
         there is none, the fastest that was tried.
     why : str
         Why the formula and the engine differ about the current plan; empty if they do not.
+    pipemorph : Timeline
+        How the plan of ``pipemorph`` runs, which need not absorb any delay.
     """
 
     scenario: Scenario
     current: PlanBudgets
     smallest: PlanBudgets
     why: str
+    pipemorph: Timeline
 
     @property
     def recommended(self) -> bool:
@@ -140,14 +148,24 @@ class Budgets:
         faster = self.smallest.iteration_ms < self.current.iteration_ms * (1 - NEGLIGIBLE)
         return faster and not self.current.absorbs
 
+    @property
+    def pipemorph_is_faster(self) -> bool:
+        """Whether ``pipemorph`` is worth it beside the plan and the recommended warm-up."""
+        other = self.smallest if self.recommended else self.current
+        return self.pipemorph.iteration_ms < other.iteration_ms * (1 - NEGLIGIBLE)
+
     def as_dict(self) -> dict[str, object]:
-        """Both plans in JSON types."""
+        """The plans in JSON types."""
         return {
             "scenario": self.scenario.summary(),
             "plan": self.current.as_dict(),
             "why": self.why,
             "smallest": self.smallest.as_dict(),
             "recommended": self.recommended,
+            "pipemorph": {
+                "iteration_ms": self.pipemorph.iteration_ms,
+                "host_activations": self.pipemorph.peak_host_activations.tolist(),
+            },
         }
 
 
@@ -184,7 +202,8 @@ def budgets(
     pairs = [(link.budget_ms, link.true_budget_ms) for link in current.links]
     reason = why(scenario, schedule, planner, pairs, engine)
     other = _smallest(scenario, current.iteration_ms * (1 - NEGLIGIBLE), engine)
-    return Budgets(scenario, current, _examined(scenario, other, engine), reason)
+    pipemorph = Runs(plan(scenario, "pipemorph"), "ideal", engine=engine).timeline(scenario)
+    return Budgets(scenario, current, _examined(scenario, other, engine), reason, pipemorph)
 
 
 def _examined(scenario: Scenario, schedule: Schedule, engine: Engine | None) -> PlanBudgets:
@@ -203,6 +222,7 @@ def _examined(scenario: Scenario, schedule: Schedule, engine: Engine | None) -> 
         absorption.absorbs_all(),
         timeline.iteration_ms,
         tuple(timeline.peak_activations.tolist()),
+        tuple(timeline.peak_host_activations.tolist()),
     )
 
 

@@ -108,7 +108,8 @@ def test_what_was_measured_and_what_agrees_by_construction_are_told_apart(
     schedule = plan(scenario, "1f1b")
     run = prepare(scenario, schedule, "nccl", iterations=1, compute=compute)
     logical = simulate(scenario, schedule)
-    held_up = simulate(scenario.replaced(forward_ms=400.0), schedule)
+    # In the midst of an operator: it starts in time, and its end is late.
+    held_up = simulate(scenario.replaced(fused_backward_ms=410.0), schedule)
     physical = Timeline(scenario, held_up.compute)
     measured = Measured(
         run, [physical] * 2, [ClockFacts(0.0, 0.0, 0.0)], [], [{}],
@@ -126,11 +127,27 @@ def test_what_was_measured_and_what_agrees_by_construction_are_told_apart(
         assert median[-1] == "60.0"
         words = " ".join(said.split())
         assert "the rest agrees by construction" in words
-        assert "operators physically started up to 780 ms later" in words
+        assert "operators physically started or ended up to 780 ms later" in words
         assert (report["logical_ms"], report["logical_start_error_ms"]) == (60, 0)
     else:
         assert "logical" not in said
         assert (report["logical_ms"], report["logical_iterations_ms"]) == (None, [])
+
+
+def test_quiet_prints_the_table_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = Scenario(stages=1, microbatches=2)
+    schedule = plan(scenario, "1f1b")
+    run = prepare(scenario, schedule, "nccl", iterations=2)
+    timelines = [simulate(scenario, schedule)] * 3
+    measured = Measured(run, timelines, [ClockFacts(0.0, 0.0, 0.0)], [], [{}], timelines)
+    monkeypatch.setattr("pipesim.cli.replay.load_result", lambda _: measured)
+    said = CliRunner().invoke(app, ["replay", "--result", "result.json", "--quiet"]).stdout
+    table = said.splitlines()
+    assert [line.split()[0] for line in table[-3:]] == ["iteration", "iteration", "median"]
+    assert len(table) == 6
+    full = CliRunner().invoke(app, ["replay", "--result", "result.json"]).stdout
+    assert said in full
+    assert "clocks agree" in full
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -156,6 +156,24 @@ def test_a_full_temporary_folder(monkeypatch: pytest.MonkeyPatch) -> None:
         check_machine(runs[1])
 
 
+@pytest.mark.parametrize(
+    ("folder", "why"),
+    [("nowhere", "No such file or directory"), ("file", "Not a directory")],
+)
+def test_a_temporary_folder_that_was_asked_for_and_cannot_be_used(
+    folder: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python takes another one without a word."""
+    run = prepare(FEW, plan(FEW, "1f1b"), "nccl")
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / folder))
+    with pytest.raises(ReplayError, match=f"cannot write to the folder of TMPDIR, .*: {why}"):
+        check_machine(run)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    check_machine(run)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_who_could_not_even_say_that_there_is_no_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,5 +115,5 @@ def test_a_stopped_worker_is_named_by_all_on_its_host(tmp_path: Path, free_port:
         for each in first, second:
             each.ended()
             assert each.process.returncode != 0
-        says = re.compile(r"^error: rank 3 is stopped \(SIGSTOP\): rank [0-2], .*", re.MULTILINE)
+        says = re.compile(r"^error: rank 3 is stopped \(SIGSTOP\), so rank [0-2] .*", re.MULTILINE)
         assert says.search(first.said) or says.search(second.said), first.said + second.said

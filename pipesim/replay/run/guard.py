@@ -22,7 +22,7 @@ from typing import NamedTuple, NoReturn
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 from pipesim.errors import PipesimError, ReplayError
-from pipesim.replay.run.roster import Roster, stopped_are
+from pipesim.replay.run.roster import Roster, waited_for_stopped
 
 __all__ = [
     "LAUNCHER",
@@ -190,9 +190,10 @@ class Guard:
                 # Let the one that was lost be seen first.
                 time.sleep(_LOST_PEER_WAITS_S)
             message = str(error) if isinstance(error, PipesimError) else _described(error)
-            failure = ReplayError(f"rank {self.rank}, {self._doing}: {message}")
+            rank = f"rank {self.rank}"
+            failure = ReplayError(f"{rank}, {self._doing}: {message}")
             if is_silence(error) and self.roster and (stopped := self.roster.stopped):
-                failure = ReplayError(f"{stopped_are(stopped)}: {failure}")
+                failure = ReplayError(waited_for_stopped(stopped, rank, self._doing))
             for child in self.children:
                 with suppress(ProcessLookupError):
                     os.kill(child, signal.SIGKILL)

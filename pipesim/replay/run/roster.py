@@ -13,7 +13,7 @@ from typing import Protocol
 
 from pipesim.text import listed
 
-__all__ = ["Roster", "is_stopped", "stopped_are"]
+__all__ = ["Roster", "is_stopped", "waited_for_stopped"]
 
 
 class _Store(Protocol):
@@ -52,15 +52,18 @@ class Roster:
         return [name for name, process in self._here.items() if is_stopped(process)]
 
 
-def stopped_are(names: list[str]) -> str:
-    """Return a sentence about stopped processes.
+def waited_for_stopped(names: list[str], waiting: str, doing: str) -> str:
+    """Say that processes are stopped, and who has given up waiting, and where.
+
+    For whom it waited is not said: it may be one that waits in vain itself.
 
     Examples
     --------
-    >>> stopped_are(["rank 2"])
-    'rank 2 is stopped (SIGSTOP)'
+    >>> waited_for_stopped(["rank 0"], "rank 2", "iteration 7, 2F3")
+    'rank 0 is stopped (SIGSTOP), so rank 2 waited in vain (iteration 7, 2F3)'
     """
-    return f"{listed(names)} {'is' if len(names) == 1 else 'are'} stopped (SIGSTOP)"
+    are = "is" if len(names) == 1 else "are"
+    return f"{listed(names)} {are} stopped (SIGSTOP), so {waiting} waited in vain ({doing})"
 
 
 def is_stopped(process: int) -> bool:
