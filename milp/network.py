@@ -328,14 +328,14 @@ class Network:
         members: dict[int, list[int]] = {}
         for m, group in enumerate(self.groups):
             members.setdefault(group, []).append(m)
+        waiting = {
+            (kind, stage, group): deque(members[group] if kind != "W" else ())
+            for kind in "FBW"
+            for stage in range(schedule.stages)
+            for group in members
+        }
         orders = []
         for order in schedule.orders:
-            waiting = {
-                (kind, stage, group): deque(members[group] if kind != "W" else ())
-                for kind in "FBW"
-                for stage in range(schedule.stages)
-                for group in members
-            }
             named = []
             for kind, stage, was in order:
                 group = self.groups[was]
