@@ -50,7 +50,8 @@ class Backend(Protocol):
         Parameters
         ----------
         network : Network
-            With the horizon's windows, or none.
+            With the horizon's windows, or none. What its ``over`` says ends the making of a
+            model.
         horizon_ms : float
             Longest iteration.
         hint : Schedule, optional
@@ -61,4 +62,9 @@ class Backend(Protocol):
             Of the solver.
         pressed : Pressed
             Set on Ctrl-C: then return what is known.
+
+        Raises
+        ------
+        OutOfTime
+            There was no time to make a model, or the solver did not end on Ctrl-C.
         """

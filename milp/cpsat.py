@@ -22,6 +22,7 @@ from milp import ctrl_c
 from milp.attempt import Attempt
 from milp.network import Network
 from milp.result import Status
+from pipesim.analysis.over import OutOfTime, go_on
 from pipesim.analysis.windows import TOLERANCE
 from pipesim.errors import SolverError
 from pipesim.schedule import Schedule
@@ -108,6 +109,7 @@ class _Intervals:
     def _add_order(self) -> None:
         net, model, units = self.network, self.model, self.units
         for b, needs in enumerate(net.needs):
+            go_on(net.over)
             for a, delay in needs.items():
                 model.add(self.start[b] >= self.done[a] + units.delay(delay))
             model.add(self.end >= self.done[b])
@@ -137,6 +139,7 @@ class _Intervals:
                 continue
             held, demands = [], []
             for i in device:
+                go_on(self.network.over)
                 op = self.network.ops[i]
                 share = {"F": Fraction(0), "B": part, "W": 1 - part}[op.kind]
                 if share:
@@ -181,17 +184,18 @@ def cpsat(
     """Run CP-SAT, see :class:`milp.attempt.Backend`."""
     operators = 3 * network.scenario.stages * network.scenario.microbatches
     if operators > _OPERATORS_A_SECOND * (deadline - time.perf_counter()):
-        return Attempt("unknown", -math.inf)
+        raise OutOfTime
     intervals = _Intervals(network, horizon_ms)
     if hint:
         intervals.suggest(hint)
+    go_on(network.over)
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = threads
     solver.parameters.catch_sigint_signal = False  # Python's own thread hears Ctrl-C
     if not math.isinf(deadline):
         left_s = deadline - time.perf_counter()
         if left_s <= 0:
-            return Attempt("unknown", -math.inf)
+            raise OutOfTime
         solver.parameters.max_time_in_seconds = left_s
     said: list[object] = []
     ctrl_c.run(

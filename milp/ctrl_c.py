@@ -14,7 +14,13 @@ from contextlib import contextmanager, suppress
 from time import perf_counter
 from types import FrameType
 
+from pipesim.analysis.over import OutOfTime
+
 __all__ = ["Pressed", "noted_ctrl_c", "run"]
+
+
+_PATIENCE_S = 0.5
+"""What native code may take to end after Ctrl-C."""
 
 
 class Pressed:
@@ -69,6 +75,12 @@ def run(
 
     Also once a deadline is over, a moment of ``time.perf_counter``, for those who do not keep to
     their own limit.
+
+    Raises
+    ------
+    OutOfTime
+        It did not stop soon after Ctrl-C: HiGHS may cut its root node for half a minute without
+        asking whether to go on. Its thread is left alone, and nothing that it uses may be touched.
     """
     failures: list[BaseException] = []
     done = threading.Event()
@@ -82,9 +94,14 @@ def run(
             done.set()
 
     threading.Thread(target=guarded, daemon=True).start()
+    patience = math.inf
     while not done.wait(0.1):
         # Asked again and again: it may not have begun at first.
         if pressed.is_set() or perf_counter() > deadline:
             stop()
+        if pressed.is_set():
+            patience = min(patience, perf_counter() + _PATIENCE_S)
+            if perf_counter() > patience:
+                raise OutOfTime
     if failures:
         raise failures[0]

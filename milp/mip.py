@@ -20,6 +20,7 @@ from milp.attempt import Attempt
 from milp.model import Model
 from milp.network import Network
 from milp.result import Status
+from pipesim.analysis.over import OutOfTime, go_on
 from pipesim.errors import SolverError
 from pipesim.schedule import Schedule
 
@@ -74,8 +75,7 @@ def highs(
     """Run HiGHS by highspy, see :class:`milp.attempt.Backend`."""
     import highspy
 
-    if (model := _model(network, horizon_ms, hint, deadline)) is None:
-        return Attempt("unknown", -math.inf)
+    model = _model(network, horizon_ms, hint, deadline)
     left_s = deadline - time.perf_counter()
     with _silent():
         # Its threads belong to the process: without this a second solve keeps the first's.
@@ -146,8 +146,7 @@ def cbc(
     pressed: ctrl_c.Pressed,
 ) -> Attempt:
     """Run the CBC that PuLP brings, see :class:`milp.attempt.Backend`."""
-    if (model := _model(network, horizon_ms, hint, deadline)) is None:
-        return Attempt("unknown", -math.inf)
+    model = _model(network, horizon_ms, hint, deadline)
     left_s = deadline - time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         command = _InterruptibleCbc(
@@ -182,19 +181,18 @@ def cbc(
     return Attempt(status, bound * model.unit_ms, schedule)
 
 
-def _model(
-    network: Network, horizon_ms: float, hint: Schedule | None, deadline: float
-) -> Model | None:
-    """Return the model, None if there is no time for it."""
+def _model(network: Network, horizon_ms: float, hint: Schedule | None, deadline: float) -> Model:
+    """Return the model; raise OutOfTime if there is no time for it."""
     left_s = deadline - time.perf_counter()
     if network.pairs > _PAIRS_A_SECOND * left_s:
-        return None
+        raise OutOfTime
     if len(network.undecided) > _UNDECIDED_A_SECOND * left_s:
-        return None
+        raise OutOfTime
     model = Model(network, horizon_ms)
     if hint:
         model.suggest(hint)
-    return model if time.perf_counter() < deadline else None
+    go_on(network.over)
+    return model
 
 
 def _options(left_s: float, threads: int) -> dict[str, Any]:

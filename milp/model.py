@@ -31,6 +31,7 @@ import numpy as np
 import pulp
 
 from milp.network import Network
+from pipesim.analysis.over import go_on
 from pipesim.analysis.windows import TOLERANCE
 from pipesim.schedule import Schedule
 
@@ -53,6 +54,11 @@ class Model:
         With windows, if any, of the horizon.
     horizon_ms : float
         The iteration takes no longer.
+
+    Raises
+    ------
+    OutOfTime
+        The network's time was over before all was said.
     """
 
     def __init__(self, network: Network, horizon_ms: float) -> None:
@@ -99,8 +105,12 @@ class Model:
             return 1 - self._first[b, a]
         return pulp.LpAffineExpression(constant=float(self.network.precedes(a, b)))
 
+    def _add(self, row: pulp.LpConstraint) -> None:
+        go_on(self.network.over)
+        self.problem.addConstraint(row)
+
     def _add_times(self) -> None:
-        net, add = self.network, self.problem.addConstraint
+        net, add = self.network, self._add
         timed = list(zip(self.heads, self.lengths, self.tails, strict=True))
         self.start = [
             self.problem.add_variable(f"start_{i}", head, max(head, self.horizon - length - tail))
@@ -125,11 +135,11 @@ class Model:
         steps = [self.problem.add_variable(f"step_{i}", 0, count) for i in range(count)]
         needs = ((a, b) for b, needs in enumerate(net.needs) for a in needs)
         for a, b in (*needs, *net.decided):
-            self.problem.addConstraint(steps[b] >= steps[a] + 1)
+            self._add(steps[b] >= steps[a] + 1)
         for pair in net.undecided:
             for a, b in (pair, pair[::-1]):
                 after = steps[a] + 1 - (count + 1) * (1 - self._before(a, b))
-                self.problem.addConstraint(steps[b] >= after)
+                self._add(steps[b] >= after)
         self._steps = steps
 
     def _add_limits(self) -> None:
@@ -140,10 +150,10 @@ class Model:
         ):
             for f in (i for i in device if ops[i].kind == "F" and np.isfinite(limit)):
                 earlier = (held[ops[a].kind] * self._before(a, f) for a in device if a != f)
-                self.problem.addConstraint(1 + pulp.lpSum(earlier) <= float(limit) + TOLERANCE)
+                self._add(1 + pulp.lpSum(earlier) <= float(limit) + TOLERANCE)
 
     def _add_cuts(self) -> None:
-        net, add = self.network, self.problem.addConstraint
+        net, add = self.network, self._add
         for device in net.on_device:
             head = min(self.heads[i] for i in device)
             tail = min(self.tails[i] for i in device)

@@ -8,13 +8,14 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from itertools import accumulate, combinations, permutations
+from itertools import accumulate
 from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipesim.analysis.bounds import grain
+from pipesim.analysis.over import Over, go_on, never
 from pipesim.analysis.windows import TOLERANCE, Ranges, Windows
 from pipesim.scenario import DOWN, KINDS, UP, Kind, Scenario
 from pipesim.schedule import Op, Schedule
@@ -50,11 +51,15 @@ class Network:
     in_order : bool
         Leave out all schedules in which a micro-batch overtakes another, or a backward is
         fused. This may leave out the shortest ones, unless :func:`in_order_suffices`.
+    over : callable
+        Asked again and again whether to end while pairs of operators are gone through; then
+        they raise :class:`~pipesim.analysis.over.OutOfTime`.
     """
 
     scenario: Scenario
     windows: Windows | None = None
     in_order: bool = False
+    over: Over = never
 
     @cached_property
     def groups(self) -> tuple[int, ...]:
@@ -243,8 +248,10 @@ class Network:
                 if most < self.scenario.microbatches:
                     pairs.append((op, number[Op(first, stage, most)]))
         for device in self.on_device:
-            apart = ((a, b) for a, b in permutations(device, 2) if self._stages_differ(a, b))
-            pairs += [pair for pair in apart if self._in_windows(*pair)]
+            for a in device:
+                go_on(self.over)
+                apart = ((a, b) for b in device if self._stages_differ(a, b))
+                pairs += [pair for pair in apart if self._in_windows(*pair)]
         return tuple(pairs)
 
     def _stages_differ(self, a: int, b: int) -> bool:
@@ -259,10 +266,13 @@ class Network:
     @cached_property
     def undecided(self) -> tuple[tuple[int, int], ...]:
         """Pairs of operators on one device that may run in either order."""
-        pairs = (pair for ops in self.on_device for pair in combinations(ops, 2))
-        return tuple(
-            (a, b) for a, b in pairs if not self.precedes(a, b) and not self.precedes(b, a)
-        )
+        pairs: list[tuple[int, int]] = []
+        for device in self.on_device:
+            for place, a in enumerate(device):
+                go_on(self.over)
+                later = device[place + 1 :]
+                pairs += [(a, b) for b in later if not (self.precedes(a, b) or self.precedes(b, a))]
+        return tuple(pairs)
 
     def schedule(self, orders: Sequence[Sequence[int]], fused: Collection[int] = ()) -> Schedule:
         """Return the schedule with these orders, given by number, shape [D][…].
@@ -318,14 +328,14 @@ class Network:
         members: dict[int, list[int]] = {}
         for m, group in enumerate(self.groups):
             members.setdefault(group, []).append(m)
+        waiting = {
+            (kind, stage, group): deque(members[group] if kind != "W" else ())
+            for kind in "FBW"
+            for stage in range(schedule.stages)
+            for group in members
+        }
         orders = []
         for order in schedule.orders:
-            waiting = {
-                (kind, stage, group): deque(members[group] if kind != "W" else ())
-                for kind in "FBW"
-                for stage in range(schedule.stages)
-                for group in members
-            }
             named = []
             for kind, stage, was in order:
                 group = self.groups[was]

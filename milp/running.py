@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from time import perf_counter
 
 from milp.attempt import Attempt, Backend
 from milp.ctrl_c import Pressed
 from milp.network import Network
+from pipesim.analysis.over import OutOfTime
 from pipesim.schedule import Schedule
 
 __all__ = ["Running"]
@@ -34,27 +36,25 @@ class Running:
     pressed: Pressed
     deadline: float
 
-    @property
     def over(self) -> bool:
         """Whether the time is over or Ctrl-C was pressed."""
         return perf_counter() >= self.deadline or self.pressed.is_set()
 
-    def after(self, part: float) -> float:
-        """The moment at which this part of the time that is left will be over."""
-        now = perf_counter()
-        return now + part * max(self.deadline - now, 0.0)
-
     def within(self, part: float) -> Running:
         """The same solver for a part of the time that is left."""
-        return replace(self, deadline=self.after(part))
+        now = perf_counter()
+        return replace(self, deadline=now + part * max(self.deadline - now, 0.0))
 
     def __call__(self, network: Network, horizon_ms: float, hint: Schedule | None) -> Attempt:
         """Search the network's schedules that take no longer than the horizon."""
-        return self.backend(
-            network,
-            horizon_ms,
-            hint=hint,
-            deadline=self.deadline,
-            threads=self.threads,
-            pressed=self.pressed,
-        )
+        try:
+            return self.backend(
+                replace(network, over=self.over),
+                horizon_ms,
+                hint=hint,
+                deadline=self.deadline,
+                threads=self.threads,
+                pressed=self.pressed,
+            )
+        except OutOfTime:
+            return Attempt("unknown", -math.inf)

@@ -34,11 +34,11 @@ def search_in_order(known: Known, run: Running) -> None:
     scenario = known.network.scenario
     longest = bounds.serial_ms(scenario)
     bound_ms, horizon = bounds.shortest_horizon_ms(
-        scenario, bounds.lower_bound_ms(scenario), known.best_ms, run.after(_PREPARING)
+        scenario, bounds.lower_bound_ms(scenario), known.best_ms, run.within(_PREPARING).over
     )
     known.raise_bound(bound_ms)
     step, undecided = _FIRST_STEP * horizon, 0
-    while not run.over:
+    while not run.over():
         most = min(known.best_ms, longest)
         horizon = max(horizon, known.bound_ms)
         last = horizon * _CLOSE >= most
@@ -55,7 +55,7 @@ def _decided(known: Known, horizon_ms: float, run: Running, *, last: bool) -> bo
     """Solve one horizon; return whether that showed its shortest schedule, or that it has none."""
     scenario, windows = known.network.scenario, None
     if searchable(scenario):
-        windows = find_windows(scenario, horizon_ms, deadline=run.after(_PREPARING))
+        windows = find_windows(scenario, horizon_ms, over=run.within(_PREPARING).over)
     network = replace(known.network, windows=windows)
     hint = known.best if known.best_ms <= horizon_ms * (1 + TOLERANCE) else None
     if last and hint is None:
@@ -75,10 +75,10 @@ def search_any_order(known: Known, run: Running) -> None:
     scenario = known.network.scenario
     known.raise_bound(
         bounds.horizon_bound_ms(
-            scenario, incumbent_ms=known.best_ms, deadline=run.after(_PREPARING)
+            scenario, incumbent_ms=known.best_ms, over=run.within(_PREPARING).over
         )
     )
-    if known.is_proven():
+    if known.is_proven() or (known.best is not None and run.over()):
         return
     ordered = Known(replace(known.network, in_order=True))
     if known.best is not None:
@@ -86,7 +86,7 @@ def search_any_order(known: Known, run: Running) -> None:
     search_in_order(ordered, run.within(_HALF))
     if ordered.best is not None:
         known.keep(ordered.best)
-    if known.is_proven() or run.over:
+    if known.is_proven() or run.over():
         return
     hint = known.network.one_by_one if known.best is None else known.best
     known.keep(hint)

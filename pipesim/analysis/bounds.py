@@ -11,10 +11,10 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import reduce
-from time import perf_counter
 
 import numpy as np
 
+from pipesim.analysis.over import Over, never
 from pipesim.analysis.windows import TOLERANCE, find_windows, searchable
 from pipesim.scenario import DOWN, UP, Array, Scenario
 
@@ -81,7 +81,7 @@ def horizon_bound_ms(
     *,
     within_limits: bool = True,
     incumbent_ms: float = math.inf,
-    deadline: float = math.inf,
+    over: Over = never,
 ) -> float:
     """A time that no schedule of ``scenario`` can beat, under any transport.
 
@@ -100,8 +100,8 @@ def horizon_bound_ms(
     incumbent_ms : float
         Iteration time of a known schedule: no need to look above it. It is returned where
         it cannot be improved.
-    deadline : float
-        Moment of ``time.perf_counter`` at which to return what is proven so far.
+    over : callable
+        Asked again and again whether to return what is proven so far.
 
     Returns
     -------
@@ -121,7 +121,7 @@ def horizon_bound_ms(
         return min(simple, incumbent_ms)
     # Times of a coarser grain: what lies between two of its multiples is no bound to start from.
     relaxed = _relaxed(scenario, within_limits)
-    bound, _ = shortest_horizon_ms(relaxed, lower_bound_ms(relaxed), incumbent_ms, deadline)
+    bound, _ = shortest_horizon_ms(relaxed, lower_bound_ms(relaxed), incumbent_ms, over)
     return min(max(simple, bound), incumbent_ms)
 
 
@@ -129,7 +129,7 @@ def shortest_horizon_ms(
     scenario: Scenario,
     low_ms: float = 0.0,
     high_ms: float = math.inf,
-    deadline: float = math.inf,
+    over: Over = never,
 ) -> tuple[float, float]:
     """Shortest horizon that :func:`~.windows.find_windows` does not find impossible.
 
@@ -142,8 +142,8 @@ def shortest_horizon_ms(
     low_ms, high_ms : float
         A lower bound to start from, of this scenario's own, and a schedule's iteration time to
         stop at.
-    deadline : float
-        Moment of ``time.perf_counter`` at which to return what is proven so far.
+    over : callable
+        Asked again and again whether to return what is proven so far.
 
     Returns
     -------
@@ -167,23 +167,23 @@ def shortest_horizon_ms(
         low_ms = step * math.ceil(low_ms / step - 1e-6)
     else:
         step = _FINEST * high_ms
-    steps = _fewest_steps(scenario, low_ms, high_ms, step, deadline)
+    steps = _fewest_steps(scenario, low_ms, high_ms, step, over)
     horizon = min(low_ms + steps * step, high_ms)
     return horizon if grainy else min(low_ms + max(steps - 1, 0) * step, high_ms), horizon
 
 
-def _fewest_steps(scenario: Scenario, low: float, high: float, step: float, deadline: float) -> int:
+def _fewest_steps(scenario: Scenario, low: float, high: float, step: float, over: Over) -> int:
     """Return how many steps above ``low`` is the first horizon not found impossible."""
 
     def possible(steps: int) -> bool:
-        return find_windows(scenario, low + steps * step, deadline=deadline) is not None
+        return find_windows(scenario, low + steps * step, over=over) is not None
 
     last = max(0, math.ceil((high - low) / step - 1e-6))
     if last and not possible(last - 1):  # as for an incumbent that is optimal
         return last
     # Fewer than ``impossible`` steps are; double the distance, then halve.
     impossible, known, reach = 0, max(last - 1, 0), 1
-    while impossible < known and perf_counter() < deadline:
+    while impossible < known and not over():
         middle = min(impossible + reach - 1, (impossible + known) // 2)
         if possible(middle):
             known = middle

@@ -19,14 +19,13 @@ left, no schedule is that short.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipesim.analysis.over import OutOfTime, Over, go_on, never
 from pipesim.scenario import DOWN, UP, Array, Scenario
 
 __all__ = ["MOST_STATES", "TOLERANCE", "Ranges", "Windows", "find_windows", "searchable"]
@@ -77,7 +76,7 @@ def searchable(scenario: Scenario) -> bool:
 
 
 def find_windows(
-    scenario: Scenario, horizon_ms: float, *, rounds: int = _ROUNDS, deadline: float = math.inf
+    scenario: Scenario, horizon_ms: float, *, rounds: int = _ROUNDS, over: Over = never
 ) -> Windows | None:
     """Bound every start and end of the split operators within a horizon.
 
@@ -89,8 +88,8 @@ def find_windows(
         Longest iteration to consider.
     rounds : int
         Most passes over all devices; fewer are faster and give wider windows.
-    deadline : float
-        Moment of ``time.perf_counter`` at which to end, even within a pass.
+    over : callable
+        Asked again and again whether to end, even within a pass.
 
     Returns
     -------
@@ -106,18 +105,14 @@ def find_windows(
     >>> windows.backwards_before_forward[0, 4].tolist()  # the 5th forward needs room
     [1, 4]
     """
-    return _Search(scenario, horizon_ms, deadline).run(rounds)
-
-
-class _OutOfTime(Exception):  # noqa: N818
-    """A pass did not end before the deadline."""
+    return _Search(scenario, horizon_ms, over).run(rounds)
 
 
 class _Search:
     """The windows of one horizon, narrowed in place."""
 
-    def __init__(self, scenario: Scenario, horizon_ms: float, deadline: float) -> None:
-        self.scenario, self.horizon, self.deadline = scenario, float(horizon_ms), deadline
+    def __init__(self, scenario: Scenario, horizon_ms: float, over: Over) -> None:
+        self.scenario, self.horizon, self.over = scenario, float(horizon_ms), over
         self.slack = TOLERANCE * self.horizon
         self.stages, self.n = scenario.stages, scenario.microbatches
         self.f, self.b, self.w = (np.array(scenario.durations_ms(k)) for k in ("F", "B", "W"))
@@ -142,7 +137,7 @@ class _Search:
             try:
                 if not self._search_orders():
                     return None
-            except _OutOfTime:
+            except OutOfTime:
                 return known
             before = (known.forward_head_ms, known.backward_head_ms,
                       known.forward_deadline_ms, known.backward_deadline_ms)  # fmt: skip
@@ -205,10 +200,6 @@ class _Search:
 
     # -- on one device -------------------------------------------------------------------
 
-    def _check_time(self) -> None:
-        if perf_counter() > self.deadline:
-            raise _OutOfTime
-
     def _valid(self, t: int) -> NDArray[np.bool_]:
         """States (i, t − i, l) that exist and fit the limit, shape [S, i, l]."""
         i, j = self.axis[None, :, None], t - self.axis[None, :, None]
@@ -242,7 +233,7 @@ class _Search:
         now[:, 0, 0] = 0.0
         states = [now]
         for t in range(2 * self.n):
-            self._check_time()
+            go_on(self.over)
             ends = np.maximum(now, self._columns(t, self.b_head, _INF))
             ends += self._columns(t, self.b, 0.0)
             ends[ends > self._columns(t, self.b_last, -_INF) + self.slack] = _INF
@@ -268,7 +259,7 @@ class _Search:
         late[:, -1, -1] = self.horizon
         late = self._weights_back(late, 2 * self.n)
         for t in range(2 * self.n - 1, -1, -1):
-            self._check_time()
+            go_on(self.over)
             now, axis = states[t], self.axis
             f_end = np.minimum(late[:, 1:], f_last[:, :, None])
             f_start = np.maximum(now[:, :-1], f_head[:, :, None])

@@ -356,10 +356,13 @@ def _optimum_row(
     found: list[Result] = []
 
     def solved(what: Scenario, name: str, *, over: Transport) -> Schedule:
-        found.append(optimum(what, time_limit_s=seconds))
-        if found[-1].schedule is None:
-            raise SolverError(f"no schedule was found in {seconds:g} s: {found[-1].status}")
-        return found[-1].schedule
+        result = optimum(what, time_limit_s=seconds)
+        if result.interrupted:
+            raise KeyboardInterrupt
+        if result.schedule is None:
+            raise SolverError(f"no schedule was found in {seconds:g} s: {result.status}")
+        found.append(result)
+        return result.schedule
 
     system = System("optimum", "Optimum", "milp", "ideal")
     row = _row(system, scenario, None, _Plans(message_cost_ms, solved), engine)

@@ -27,7 +27,7 @@ def test_no_order_is_below_a_bound(scenario: Scenario) -> None:
     assert horizon_bound_ms(scenario, within_limits=False) <= free * ROUNDING
     for known_ms in (math.inf, limited, limited * 1.01):
         assert horizon_bound_ms(scenario, incumbent_ms=known_ms) <= limited * ROUNDING
-    assert horizon_bound_ms(scenario, deadline=0.0) <= limited * ROUNDING
+    assert horizon_bound_ms(scenario, over=lambda: True) <= limited * ROUNDING
 
 
 @pytest.mark.parametrize(

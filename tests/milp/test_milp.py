@@ -313,6 +313,7 @@ def test_ctrl_c_leaves_the_incumbent_and_its_bound(
         run(begun, *more)
 
     monkeypatch.setattr(ctrl_c, "run", interrupted)
+    monkeypatch.setattr(ctrl_c, "_PATIENCE_S", PATIENCE_S)
     hard = Network(scenario)  # no windows: nothing is solved by the time that Ctrl-C is heard
     with noted_ctrl_c() as pressed:
         attempt = BACKENDS[solver](

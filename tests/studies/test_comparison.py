@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from milp import Result
 from pipesim import Scenario, compare
 from pipesim.errors import ScenarioError, ScheduleError
 from pipesim.studies.comparison import DEFAULT_SYSTEMS, SYSTEMS
+from pipesim.studies.optimum import best_within_limits
 from tests.processes import PATIENCE_S
 from tests.strategies import examples, scenarios
 
@@ -171,3 +173,13 @@ def test_the_optimum_is_a_row_on_request() -> None:
     ).rows[-1]
     assert (row.system.title, row.iteration_ms, row.no_delay_ms) == ("Optimum", 410, 390)
     assert row.lower_bound_ms == 410
+
+
+def test_an_interrupted_optimum_is_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(scenario: Scenario, *, time_limit_s: float) -> Result:
+        known = best_within_limits(scenario)
+        return Result("feasible", 450.0, 390.0, time_limit_s, "highs", known, interrupted=True)
+
+    monkeypatch.setattr("pipesim.studies.optimum.optimum", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        compare(EXAMPLE, ["zerobubble:ideal"], optimum_seconds=1.0)
