@@ -9,6 +9,7 @@ from time import perf_counter
 import numpy as np
 
 from milp import Result, solve
+from pipesim.analysis import lower_bound_ms
 from pipesim.engine import Runs, evaluate
 from pipesim.errors import ScheduleError, SolverError
 from pipesim.scenario import Scenario
@@ -51,8 +52,11 @@ def best_within_limits(scenario: Scenario, *, deadline: float = math.inf) -> Sch
     'pipemorph'
     """
     best, best_ms = None, math.inf
+    enough_ms = lower_bound_ms(scenario) * (1 + _TOLERANCE)
     longest_s = _estimated_s(scenario)
     for name in INCUMBENTS:
+        if best_ms <= enough_ms:
+            break
         began = perf_counter()
         needed_s = {
             "pipemorph": longest_s + _TRIALS_S,
