@@ -44,7 +44,7 @@ def whole(*times: Array) -> tuple[list[Array], float]:
     Examples
     --------
     >>> counts, unit = whole(np.array([0.1, 0.2]), np.array([0.1 + 0.2]))
-    >>> [each.tolist() for each in counts], unit
+    >>> [each.tolist() for each in counts], round(unit, 15)
     ([[1.0, 2.0], [3.0]], 0.1)
     """
     longest = max((float(each.max()) for each in times if each.size), default=0.0)

@@ -37,7 +37,7 @@ def rungs(scenario: Scenario, *, per_doubling: int) -> Iterator[Scenario]:
     longest = float(delay_ms.max(initial=0.0))
     kinds = (scenario.forward_ms, scenario.backward_ms, scenario.weight_ms)
     mean = float(np.mean([kind.mean() for kind in kinds]))
-    if not longest or not mean:
+    if not mean or not longest / mean:  # a delay of next to nothing, too
         return
     first = math.ceil(per_doubling * math.log2(longest / mean) - _ROUNDING)
     last = math.ceil(per_doubling * math.log2(2 * scenario.microbatches) - _ROUNDING)

@@ -167,6 +167,8 @@ def shortest_horizon_ms(
         low_ms = step * math.ceil(low_ms / step - 1e-6)
     else:
         step = _FINEST * high_ms
+    if not step:  # all times together are next to nothing
+        return low_ms, low_ms
     steps = _fewest_steps(scenario, low_ms, high_ms, step, over)
     horizon = min(low_ms + steps * step, high_ms)
     return horizon if grainy else min(low_ms + max(steps - 1, 0) * step, high_ms), horizon

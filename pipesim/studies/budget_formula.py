@@ -25,6 +25,7 @@ __all__ = ["formula_budget_ms", "why"]
 _SAME = 1e-6
 """Budgets that differ by less than this part are the same up to rounding."""
 
+_NEW_PLAN = "a new plan"
 _MANY = 16
 """Micro-batches for each stage that are many."""
 
@@ -94,7 +95,9 @@ def _reasons(
     for words, trial in _trials(scenario, schedule, planner, others):
         kept = [link for link in less if _keeps(*trial(link), link, engine)]
         if kept:
-            reasons.append(f"{_absorb(kept)} less than it says, because {words}")
+            replanned = words.startswith(_NEW_PLAN)
+            clause = f"but would not under {words}" if replanned else f"because {words}"
+            reasons.append(f"{_absorb(kept)} less than it says, {clause}")
         less = [link for link in less if link not in kept]
         if not less:
             return reasons
@@ -143,7 +146,7 @@ def _trials(
         yield "W takes time", _tried(scenario.replaced(weight_ms=0.0), schedule)
     yield "operator times differ", _tried(equal, schedule)
     replanned = plan(ideal, planner)
-    yield f"a new plan for {listed(changes)}", lambda link: (_alone(ideal, link), replanned)
+    yield f"{_NEW_PLAN} for {listed(changes)}", lambda link: (_alone(ideal, link), replanned)
 
 
 def _tried(scenario: Scenario, schedule: Schedule) -> Trial:

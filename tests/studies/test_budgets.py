@@ -237,7 +237,7 @@ def test_every_reason_holds(case: tuple[Scenario, str]) -> None:
         told = re.findall(rf"(Links? [\d, and]+) absorbs? {word} than it says", result.why)
         assert sorted(named(" ".join(told))) == which
     explained = []
-    because = r"(Links? [\d, and]+) absorbs? less than it says, because ([^.]+)"
+    because = r"(Links? [\d, and]+) absorbs? less than it says, (?:because|but) ([^.]+)"
     for links, words in re.findall(because, result.why):
         explained += named(links)
         for link in named(links):
@@ -261,23 +261,23 @@ def changed(
     scenario: Scenario, schedule: Schedule, planner: str, words: str, link: int
 ) -> tuple[Scenario, Schedule]:
     """What a reason says: a scenario with something changed, and the plan there."""
-    again = False
-    if "operator times differ" in words:
+    again = "would not under a new plan" in words
+    if "operator times differ" in words or "equal operator times" in words:
         means = {TIME_OF[kind]: scenario.durations_ms(kind).mean() for kind in KINDS}
         scenario = scenario.replaced(**means)
     if "W takes time" in words:
         scenario = scenario.replaced(weight_ms=0.0)
-    if "other links are slow" in words:
+    if "other links are slow" in words or "no other delay" in words:
         delays = np.zeros_like(scenario.delay_ms)
         delays[link] = scenario.delay_ms[link]
         scenario = scenario.replaced(latency_ms=delays, occupancy_ms=0.0)
-    if many := re.search(r"where (\d+) would do", words):
+    if many := re.search(r"(?:where|and|,) (\d+) (?:would do|micro-batches)", words):
         again, n = True, int(many[1])
         times = {
             TIME_OF[kind]: np.tile(scenario.durations_ms(kind), n // scenario.microbatches)
             for kind in KINDS
         }
         scenario = scenario.replaced(microbatches=n, **times)
-    if "activations are limited" in words:
+    if "activations are limited" in words or "no activation limit" in words:
         again, scenario = True, scenario.replaced(activation_limit=np.inf)
     return scenario, plan(scenario, planner) if again else schedule
