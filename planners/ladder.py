@@ -1,9 +1,8 @@
-"""A fixed ladder of longer and longer delays, for planners that try the plans made for them.
+"""A fixed ladder of longer and longer delays, to plan for instead of the delays themselves.
 
-A planner that looks only at its own scenario may know a better plan for a longer delay. So that
-a shorter delay never gets the longer iteration, planners plan for rungs, not for the delays
-themselves, and choose by what each plan takes under these. All rungs for a longer delay are
-among those for a shorter one.
+Plans for delays that hardly differ may differ by luck: then the shorter delay gets the longer
+iteration. If both are planned for the same rungs, and plans are compared under the delays
+themselves, they have the same plans to choose from.
 """
 
 from __future__ import annotations

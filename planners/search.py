@@ -81,12 +81,7 @@ def search(
     home = _Board(scenario)
     candidates = [home.encoded(orders) for orders in list_schedules(scenario)]
     best = min(map(home.time, candidates))
-    starts: list[tuple[_Board, Codes]] = []
-    for rung in islice(rungs(scenario, per_doubling=_PER_DOUBLING), _RUNGS):
-        board = _Board(rung)
-        listed = map(board.encoded, list_schedules(rung))
-        starts.append((board, min(listed, key=board.time)))
-    starts = starts or [(home, min(candidates, key=home.time))]
+    starts = _starts(scenario) if best > home.bound else []
     for turn in count():
         for index, (board, start) in enumerate(starts):
             if best <= home.bound:
@@ -133,6 +128,16 @@ def quick_search(scenario: Scenario) -> Schedule:
 
 
 QUICK_MOVES = 1_000
+
+
+def _starts(scenario: Scenario) -> list[tuple[_Board, Codes]]:
+    """The best list schedule at each rung, or under the delays where there is no rung."""
+    targets = list(islice(rungs(scenario, per_doubling=_PER_DOUBLING), _RUNGS)) or [scenario]
+    boards = [_Board(target) for target in targets]
+    return [
+        (board, min(map(board.encoded, list_schedules(board.scenario)), key=board.time))
+        for board in boards
+    ]
 
 
 def list_schedules(scenario: Scenario) -> Iterator[list[list[Op]]]:

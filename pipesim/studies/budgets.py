@@ -219,7 +219,7 @@ def _examined(scenario: Scenario, schedule: Schedule, engine: Engine | None) -> 
         warmup,
         links,
         absorption.joint_growth_ms(),
-        absorption.absorbs_all(),
+        absorption.absorbs_jointly() and all(link.absorbed for link in links),
         timeline.iteration_ms,
         tuple(timeline.peak_activations.tolist()),
         tuple(timeline.peak_host_activations.tolist()),
@@ -267,18 +267,17 @@ def _tried(scenario: Scenario, engine: Engine | None) -> Iterator[tuple[Schedule
     room = np.floor(scenario.activation_limit + scenario.host_limit)
     most = np.minimum.accumulate(np.minimum(room, scenario.microbatches))
     warmup = np.minimum(smallest_warmup(scenario), most)
-    operators = 3 * scenario.stages * scenario.microbatches
+    operators, slow = 3 * scenario.stages * scenario.microbatches, scenario.slow_links
     for _ in range(1 + _MOST_OPERATORS // operators):
         schedule = planned_under_delays(
             scenario, "smallest warm-up", [int(forwards) for forwards in warmup]
         )
         absorption = Absorption(scenario, schedule, engine=engine)
-        absorbs = absorption.absorbs_all()
+        over = [link for link in slow if not absorption.absorbs(link)]
+        absorbs = not over and absorption.absorbs_jointly()
         yield schedule, absorbs, Runs(schedule, "ideal", engine=engine).makespan_ms(scenario)
-        slow = scenario.slow_links
-        over = [link for link in slow if not absorption.absorbs(link)] or slow
         # A link's slackness grows with the warm-ups of all stages up to it.
-        above = np.arange(scenario.stages)[:, None] <= np.array(over, dtype=int)
+        above = np.arange(scenario.stages)[:, None] <= np.array(over or slow, dtype=int)
         raised = np.minimum(warmup + above.sum(axis=1), most)
         if absorbs or (raised == warmup).all():
             return

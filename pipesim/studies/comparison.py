@@ -280,11 +280,8 @@ def compare(
 
     for name in default_systems(scenario) if systems is None else systems:
         add(name)
-    if (
-        systems is None
-        and _searchable(scenario)
-        and any(_fills_a_device(r, scenario) for r in rows)
-    ):
+    unasked = systems is None and 3 * scenario.stages * scenario.microbatches <= MOST_SEARCHED
+    if unasked and any(_fills_a_device(row, scenario) for row in rows):
         add("search")
     if optimum_seconds is not None:
         progress("Optimum")
@@ -295,10 +292,6 @@ def compare(
 
 MOST_SEARCHED = 20_000
 """Operators of a pipeline that ``search`` is tried on unasked: some seconds."""
-
-
-def _searchable(scenario: Scenario) -> bool:
-    return 3 * scenario.stages * scenario.microbatches <= MOST_SEARCHED
 
 
 def _fills_a_device(row: Row, scenario: Scenario) -> bool:
@@ -322,21 +315,24 @@ class _Plans:
         It is the same for both where the planner says that it knows of no delay, and the same
         for all transports where it names none.
         """
-        what = planner, scenario.placement
         slow = bool(scenario.slow_links)
-        for made in (self._made.get((*what, slow, way)) for way in (None, over)):
-            if made and made[0].assumed.blind_to_delays:
-                return made
+
+        def made(slow: bool) -> tuple[Schedule, float] | None:
+            keys = ((planner, scenario.placement, slow, way) for way in (None, over))
+            return next((self._made[key] for key in keys if key in self._made), None)
+
+        if (kept := made(slow)) and kept[0].assumed.blind_to_delays:
+            return kept
         slow = slow and not healthy
-        for way in (None, over):
-            if (*what, slow, way) in self._made:
-                return self._made[*what, slow, way]
+        if kept := made(slow):
+            return kept
         started = perf_counter()
         delays = scenario.without_delay() if healthy else scenario
         schedule = self._planned(delays.with_message_cost(self.message_cost_ms), planner, over=over)
+        result = schedule, perf_counter() - started
         known = over if schedule.assumed.transport else None
-        self._made[*what, slow, known] = schedule, perf_counter() - started
-        return self._made[*what, slow, known]
+        self._made[planner, scenario.placement, slow, known] = result
+        return result
 
 
 def _planned_over(over: Transport) -> Transport:

@@ -53,7 +53,7 @@ REPLANNED = {
 """Systems that plan for the delays, and those that run the plan for healthy links instead."""
 
 
-@examples(2 / 3)
+@examples(4 / 3)
 @given(
     scenarios(limited=True),
     st.sampled_from([None, None, 1, 2]),
