@@ -144,6 +144,9 @@ def test_a_replay_that_was_stopped_shows_it(tmp_path: Path) -> None:
     options += ["--transport", "nccl", "--iterations", "1", "--timeout", f"{PATIENCE_S:g}s"]
     with replaying(tmp_path, *options, "--json", "--quiet") as run:
         process = run.running([0]).workers()[0]
+        first = run.status(0)
+        # What holds up the start of the first operator is before the iteration.
+        waited_for(lambda: run.status(0) not in ("", first), "a later instruction")
         os.kill(process, signal.SIGSTOP)
         waited_for(lambda: is_stopped(process), "the worker to stop")
         stopped = time.monotonic()
