@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipesim.formats.tally import Tally
 from pipesim.scenario import KINDS, Array, Kind, Scenario
+from pipesim.schedule import Schedule
 from pipesim.text import counted, decimals, plain
 from pipesim.timeline import Timeline
 
@@ -51,12 +53,19 @@ class Measurement:
     iterations : tuple of MeasuredIteration
         All complete iterations whose operators were timed one by one, used or not.
     notes : tuple of str
-        For people: what was dropped, guessed or shared.
+        For people: what was found, guessed or shared.
     iteration_ms : tuple of float
         Measured time of each used iteration, with all that follows the pipeline where the
         source counts it in; empty where the source does not tell.
     spread_ms : mapping of kind to array, shape [S, N]
         Where the source has them, the quartile ranges that belong to the medians.
+    tallies : tuple of Tally
+        What the files hold, from lines down to operators, and what became of it.
+    schedule : Schedule, optional
+        The order in which the operators of the used iterations ran. Default: not told.
+    guessed : bool
+        Whether operator times were computed from the iteration time, with which they agree
+        then whatever it is.
     """
 
     scenario: Scenario
@@ -64,6 +73,9 @@ class Measurement:
     notes: tuple[str, ...]
     iteration_ms: tuple[float, ...] = ()
     spread_ms: Mapping[Kind, Array] = field(default_factory=dict)
+    tallies: tuple[Tally, ...] = ()
+    schedule: Schedule | None = None
+    guessed: bool = False
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from pipesim.cli.importing.shared import MessageBytes, Name, Output, Source, imported
+from pipesim.cli.importing.shared import ExplainDrops, MessageBytes, Name, Output, Source, imported
 from pipesim.cli.options import Quiet
 
 __all__ = ["production"]
@@ -27,6 +27,7 @@ def production(
     message_bytes: MessageBytes = 0.0,
     name: Name = "",
     source: Source = "",
+    explain_drops: ExplainDrops = False,
     quiet: Quiet = False,
 ) -> None:
     """Make a scenario from a production trace.
@@ -49,4 +50,5 @@ def production(
         [file],
         output,
         quiet,
+        explain_drops,
     )

@@ -7,7 +7,15 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from pipesim.cli.importing.shared import MessageBytes, Name, Output, Source, imported, labels
+from pipesim.cli.importing.shared import (
+    ExplainDrops,
+    MessageBytes,
+    Name,
+    Output,
+    Source,
+    imported,
+    labels,
+)
 from pipesim.cli.options import Quiet
 
 __all__ = ["profiler"]
@@ -28,6 +36,7 @@ def profiler(
     message_bytes: MessageBytes = 0.0,
     name: Name = "",
     source: Source = "",
+    explain_drops: ExplainDrops = False,
     quiet: Quiet = False,
 ) -> None:
     """Make a scenario from traces of the PyTorch profiler.
@@ -45,4 +54,5 @@ def profiler(
         files,
         output,
         quiet,
+        explain_drops,
     )

@@ -10,13 +10,24 @@ from typer import Option
 
 from pipesim.cli import parsing
 from pipesim.cli.options import parsed
-from pipesim.cli.output import Outputs, progress, show
+from pipesim.cli.output import Column, Outputs, note, progress, show, show_rows
 from pipesim.documents.scenario_toml import save_scenario
 from pipesim.documents.words import described
+from pipesim.fidelity.import_check import ImportCheck, check_import
 from pipesim.formats.measurement import Measurement
-from pipesim.text import counted
+from pipesim.formats.tally import Dropped, Tally
+from pipesim.text import counted, fixed, milliseconds
 
-__all__ = ["MessageBytes", "Name", "Output", "Source", "imported", "labels"]
+__all__ = [
+    "ExplainDrops",
+    "MessageBytes",
+    "Name",
+    "Output",
+    "Source",
+    "imported",
+    "labels",
+    "show_tallies",
+]
 
 Output = Annotated[Path, Option("--output", "-o", metavar="FILE", help="The scenario to write.")]
 MessageBytes = Annotated[
@@ -24,6 +35,12 @@ MessageBytes = Annotated[
 ]
 Name = Annotated[
     str, Option(metavar="TEXT", help="Name of the scenario (default: the first file's).")
+]
+ExplainDrops = Annotated[
+    bool,
+    Option(
+        "--explain-drops", help="List each line, iteration and rank that was not used, and why."
+    ),
 ]
 Source = Annotated[str, Option(metavar="TEXT", help="Who measured it, and where.")]
 
@@ -34,14 +51,82 @@ def labels(iterations: str | None) -> list[str] | None:
 
 
 def imported(
-    read: Callable[[], Measurement], files: Sequence[Path], output: Path, quiet: bool
+    read: Callable[[], Measurement],
+    files: Sequence[Path],
+    output: Path,
+    quiet: bool,
+    explain_drops: bool = False,
 ) -> None:
-    """Read a measurement, write its scenario and say what was dropped or guessed."""
+    """Read a measurement, write its scenario, and say what became of the files.
+
+    A doubtful import is told even where nothing else is.
+    """
     outputs = Outputs({"--output": output}, *files)
     with progress(quiet) as report:
         report(f"reading {counted(len(files), 'file')}")
         measurement = read()
+        report("simulating the scenario")
+        check = check_import(measurement)
     save_scenario(measurement.scenario, output)
     if not quiet:
-        show(described(measurement.scenario), *(f"- {text}" for text in measurement.notes))
+        show(described(measurement.scenario), "")
+        if measurement.tallies:
+            show_tallies(measurement.tallies, explain_drops)
+        show(*(f"- {text}" for text in measurement.notes), "", _checked(check))
+    if check is not None and check.doubtful:
+        note(f"warning: {_warned(check)}")
     outputs.written(quiet=quiet)
+
+
+def show_tallies(tallies: Sequence[Tally], explain_drops: bool) -> None:
+    """Print how much was found, used and not used; and, if asked, each thing that was not."""
+    show_rows(
+        Column("", [f"{tally.noun}s" for tally in tallies], numeric=False),
+        [
+            Column("found", [f"{tally.found:,}" for tally in tallies]),
+            Column("used", [f"{tally.used:,}" for tally in tallies]),
+            Column("", [tally.of for tally in tallies], numeric=False),
+            Column("not used", [_reasons(tally.dropped) for tally in tallies], numeric=False),
+        ],
+    )
+    show("")
+    if explain_drops:
+        dropped = [(tally.noun, part) for tally in tallies for part in tally.dropped]
+        for noun, part in dropped:
+            show(f"not used: {counted(part.count, noun)}, {part.why}:")
+            show(*(f"  {place}" for place in part.places))
+        show("" if dropped else "nothing was dropped")
+
+
+def _reasons(dropped: Sequence[Dropped]) -> str:
+    """Each reason with how many there are, and the first."""
+    return "; ".join(
+        f"{part.count:,} {part.why} ({part.places[0]}{', …' if part.count > 1 else ''})"
+        for part in dropped
+    )
+
+
+def _checked(check: ImportCheck | None) -> str:
+    if check is None:
+        return "Check: the files tell no iteration time to compare the scenario with"
+    if check.guessed:
+        return (
+            f"Check: none. The operator times were guessed from the iteration time, "
+            f"{milliseconds(check.measured_ms)}, which {check.how} gives back as "
+            f"{milliseconds(check.simulated_ms)}"
+        )
+    return (
+        f"Check: the scenario takes {milliseconds(check.simulated_ms)} simulated ({check.how}), "
+        f"and {milliseconds(check.measured_ms)} in the files: {_error(check)}"
+    )
+
+
+def _warned(check: ImportCheck) -> str:
+    return (
+        f"the scenario takes {milliseconds(check.simulated_ms)} and the files say "
+        f"{milliseconds(check.measured_ms)}, {_error(check)}: what was read is in doubt"
+    )
+
+
+def _error(check: ImportCheck) -> str:
+    return f"{fixed(100 * check.error, 1, signed=True)} %"

@@ -7,7 +7,15 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from pipesim.cli.importing.shared import MessageBytes, Name, Output, Source, imported, labels
+from pipesim.cli.importing.shared import (
+    ExplainDrops,
+    MessageBytes,
+    Name,
+    Output,
+    Source,
+    imported,
+    labels,
+)
 from pipesim.cli.options import Quiet
 
 __all__ = ["timeline"]
@@ -37,6 +45,7 @@ def timeline(
     message_bytes: MessageBytes = 0.0,
     name: Name = "",
     source: Source = "",
+    explain_drops: ExplainDrops = False,
     quiet: Quiet = False,
 ) -> None:
     """Make a scenario from operator timelines.
@@ -59,4 +68,5 @@ def timeline(
         files,
         output,
         quiet,
+        explain_drops,
     )
