@@ -13,7 +13,7 @@ from pipesim.scenario import Scenario
 from pipesim.schedule import Op, Schedule
 from pipesim.timeline import OpSpan, Timeline
 
-__all__ = ["UnusableError", "contradiction", "measured_timeline"]
+__all__ = ["CLOCK_ERROR_MS", "UnusableError", "contradiction", "measured_timeline"]
 
 CLOCK_ERROR_MS = 1.0
 """Clocks of ranks agree to about 0.1 ms where they are kept in step; more is a jump."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,7 +50,7 @@ class Measurement:
     ----------
     scenario : Scenario
         Medians of each operator's time over the used iterations; no delays.
-    iterations : tuple of MeasuredIteration
+    iterations : sequence of MeasuredIteration
         All complete iterations whose operators were timed one by one, used or not.
     notes : tuple of str
         For people: what was found, guessed or shared.
@@ -69,7 +69,7 @@ class Measurement:
     """
 
     scenario: Scenario
-    iterations: tuple[MeasuredIteration, ...]
+    iterations: Sequence[MeasuredIteration]
     notes: tuple[str, ...]
     iteration_ms: tuple[float, ...] = ()
     spread_ms: Mapping[Kind, Array] = field(default_factory=dict)

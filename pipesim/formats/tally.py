@@ -21,10 +21,13 @@ class Dropped:
         The reason, such as ``"start-up"``.
     places : sequence of str
         Where each of them stands, or what it is called: ``"train.log, line 12"``.
+    together : int, optional
+        How many there are, where a place stands for several: ``"gc: 256 rows"``.
     """
 
     why: str
     places: Sequence[str]
+    together: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "places", tuple(self.places))
@@ -32,7 +35,7 @@ class Dropped:
     @property
     def count(self) -> int:
         """How many there are."""
-        return len(self.places)
+        return len(self.places) if self.together is None else self.together
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,9 @@ COLUMNS = (*_INDICES, "optype", *_TIMES)
 _LARGEST = 1e9
 """Of an index, and of a time in seconds: 31 years, a clock that counts from 1970 included."""
 
+_MOST_ROWS = 10_000_000
+"""What fits into 1 GiB with all that is made of it."""
+
 
 def read_rows(path: StrPath) -> pd.DataFrame:
     """Read and check the rows of a production trace.
@@ -35,40 +38,71 @@ def read_rows(path: StrPath) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        The columns ``dp_rank, stage, rank, step, seq_id, mc, mb_id, gmc`` as int64,
-        ``optype`` as text, and ``start_ms`` and ``end_ms``.
+        The columns ``dp_rank, stage, rank, step, seq_id, mc, mb_id, gmc`` as int32,
+        ``optype`` as a categorical of texts, and ``start_ms`` and ``end_ms``.
 
     Raises
     ------
     FormatError
         The file cannot be read, is no parquet file or only a part of one, lacks a column,
-        or a column holds what it should not; with the row, counted from 0.
+        or a column holds what it should not; with the row, counted from 0; or it holds over
+        10 million operations.
     """
     import pandas as pd
 
     file = os.fspath(path)
     content = read_bytes(path)
-    try:
-        frame = pd.read_parquet(io.BytesIO(content))
-    except MemoryError:
-        raise
-    except Exception as error:  # Arrow and pandas meet damage with errors of every kind
-        reason = str(error).strip().splitlines()
-        raise FormatError(
-            "is not a whole parquet file" + (f" ({reason[0][:120]})" if reason else ""), file=file
-        ) from None
-    missing = [column for column in COLUMNS if list(frame.columns).count(column) != 1]
+    names, count = _schema(content, file)
+    missing = [column for column in COLUMNS if names.count(column) != 1]
     if missing:
         raise FormatError(f"is not a production trace: it lacks {', '.join(missing)}", file=file)
-    if frame.empty:
+    if not count:
         raise FormatError("holds no operation", file=file)
-    rows: dict[str, Any] = {column: _whole(frame[column], file) for column in _INDICES}
-    rows["optype"] = _words(frame["optype"], file)
-    start, duration = (_seconds(frame[column], file) for column in _TIMES)
+    if count > _MOST_ROWS:
+        raise FormatError(f"holds {count:,} operations: more than {_MOST_ROWS:,}", file=file)
+    # One column after the other: together they may take several times what is kept of them.
+    rows: dict[str, Any] = {
+        column: _whole(_column(content, column, file), file) for column in _INDICES
+    }
+    rows["optype"] = _words(_column(content, "optype", file), file)
+    start = _seconds(_column(content, "start_ts", file), file)
+    column = _column(content, "duration", file)
+    duration = _seconds(column, file)
     if (duration < 0).any():
-        _fail(frame["duration"], duration < 0, "must not be negative", file)
+        _fail(column, duration < 0, "must not be negative", file)
     rows["start_ms"], rows["end_ms"] = start * 1e3, (start + duration) * 1e3
     return pd.DataFrame(rows)
+
+
+def _schema(content: bytes, file: str) -> tuple[list[str], int]:
+    """Return the names of the columns, and the number of rows."""
+    from pyarrow import parquet
+
+    try:
+        whole = parquet.ParquetFile(io.BytesIO(content))
+        return list(whole.schema_arrow.names), whole.metadata.num_rows
+    except MemoryError:
+        raise
+    except Exception as error:  # Arrow meets damage with errors of every kind
+        raise _damaged(error, file) from None
+
+
+def _column(content: bytes, name: str, file: str) -> pd.Series[Any]:
+    import pandas as pd
+
+    try:
+        return pd.read_parquet(io.BytesIO(content), columns=[name])[name].reset_index(drop=True)
+    except MemoryError:
+        raise
+    except Exception as error:  # so do pandas and Arrow here
+        raise _damaged(error, file) from None
+
+
+def _damaged(error: Exception, file: str) -> FormatError:
+    reason = str(error).strip().splitlines()
+    return FormatError(
+        "is not a whole parquet file" + (f" ({reason[0][:120]})" if reason else ""), file=file
+    )
 
 
 def _whole(column: pd.Series[Any], file: str) -> Any:
@@ -82,7 +116,7 @@ def _whole(column: pd.Series[Any], file: str) -> Any:
     wrong = (column < -1) | (column > _LARGEST)
     if wrong.any():
         _fail(column, wrong, "must be a whole number from -1 to 10⁹", file)
-    return column.to_numpy(np.int64)
+    return column.to_numpy(np.int32)
 
 
 def _seconds(column: pd.Series[Any], file: str) -> Any:
@@ -98,14 +132,17 @@ def _seconds(column: pd.Series[Any], file: str) -> Any:
 
 
 def _words(column: pd.Series[Any], file: str) -> Any:
+    import pandas as pd
+
     try:
-        words = column.to_numpy(object)
+        words = column.astype(object)
+        codes, names = pd.factorize(words)
     except Exception:  # Arrow looks at the bytes of a text only now
         raise FormatError(f"{column.name} is not text in UTF-8", file=file) from None
-    wrong = [not isinstance(word, str) for word in words]
-    if any(wrong):
-        _fail(column, wrong, "must be the name of an operation", file)
-    return words
+    known = np.array([*(isinstance(name, str) for name in names), False])  # the last: missing
+    if not known[codes].all():
+        _fail(words, ~known[codes], "must be the name of an operation", file)
+    return pd.Categorical.from_codes(codes, [str(name) for name in names])
 
 
 def _fail(column: pd.Series[Any], wrong: Any, message: str, file: str) -> NoReturn:

@@ -1,0 +1,376 @@
+"""A production trace: its complete iterations, and how they lie over steps and workers.
+
+``gmc`` is the stage of the model, ``stage`` the device on which it is. Ranks that share a device
+and a data-parallel rank (tensor, sequence or context parallel) work on the same operators and
+wait for each other, so that the slowest of each step counts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipesim.errors import FormatError
+from pipesim.files import StrPath
+from pipesim.formats.clocks import measured_timeline
+from pipesim.formats.production.assembly import COMPUTE, assemble, usual_microbatches
+from pipesim.formats.production.messages import ENDS, communication, messages, transfers_ms
+from pipesim.formats.production.table import read_rows
+from pipesim.formats.tally import Dropped
+from pipesim.program import Message
+from pipesim.scenario import Array, Scenario
+from pipesim.schedule import Op, Schedule
+from pipesim.text import counted
+from pipesim.timeline import CommSpan, OpSpan, Timeline
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["ProductionIteration", "ProductionTrace", "read_production"]
+
+
+@dataclass(frozen=True)
+class ProductionIteration:
+    """One step of one data-parallel rank.
+
+    Parameters
+    ----------
+    step, dp_rank : int
+        Which one.
+    schedule : Schedule
+        The order in which its operators ran.
+    start_ms, end_ms : array, shape [2, S, N]
+        When its forwards and its full backwards ran, on the clock of the trace.
+    messages_ms : array, shape [4, S, N, 2]
+        When the ends of its messages were busy, see :mod:`.messages`; NaN: not known.
+    """
+
+    step: int
+    dp_rank: int
+    schedule: Schedule
+    start_ms: Array
+    end_ms: Array
+    messages_ms: Array
+
+    @property
+    def times_ms(self) -> Array:
+        """How long each operator took, shape [2, S, N]."""
+        return self.end_ms - self.start_ms
+
+    @property
+    def iteration_ms(self) -> float:
+        """From the first start to the last end."""
+        return float(self.end_ms.max() - self.start_ms.min())
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether the trace tells when its messages travelled."""
+        return not np.isnan(self.messages_ms).all()
+
+    @property
+    def timeline(self) -> Timeline:
+        """Its operators and messages, from the first forward at 0 ms on; made anew each time.
+
+        The scenario has this iteration's operator times.
+        """
+        forward, backward = self.times_ms
+        scenario = Scenario(
+            stages=self.schedule.stages,
+            microbatches=self.schedule.microbatches,
+            placement=self.schedule.placement,
+            forward_ms=forward,
+            backward_ms=backward / 2,
+            weight_ms=backward / 2,
+            fused_backward_ms=backward,
+        )
+        kinds = list(COMPUTE.values())
+        spans = [
+            [
+                OpSpan(
+                    op,
+                    float(self.start_ms[kinds.index(op.kind), op.stage, op.microbatch]),
+                    float(self.end_ms[kinds.index(op.kind), op.stage, op.microbatch]),
+                )
+                for op in order
+            ]
+            for order in self.schedule.orders
+        ]
+        made = measured_timeline(scenario, spans)
+        return Timeline(scenario, made.compute, tuple(self._comm(made)))
+
+    def _comm(self, made: Timeline) -> Iterator[CommSpan]:
+        kinds = list(COMPUTE.values())
+        origin = float(self.start_ms.min())
+        for device, spans in enumerate(made.compute):
+            for way, end in enumerate(ENDS.values()):
+                for op in (span.op for span in spans if span.op.kind == kinds[end.kind]):
+                    start, stop = self.messages_ms[way, op.stage, op.microbatch].tolist()
+                    if np.isnan(start):
+                        continue
+                    ends = op, Op(op.kind, op.stage + end.peer, op.microbatch)
+                    message = Message(*(ends if end.sends else ends[::-1]))
+                    # Who waits before the iteration has begun waits from its beginning on.
+                    begin, done = max(start - origin, 0.0), max(stop - origin, 0.0)
+                    yield CommSpan(message, "kernel", device, begin, done)
+
+
+@dataclass(frozen=True, eq=False)
+class ProductionTrace:
+    """The complete iterations of a production trace.
+
+    Parameters
+    ----------
+    file : str
+        Its name.
+    iterations : tuple of ProductionIteration
+        In order of step and data-parallel rank; all of one shape, at least one.
+    skipped : tuple of str
+        Why each of the others is left out.
+    left_out : tuple of Dropped
+        Operations that were not read as operators or messages, by reason.
+    notes : tuple of str
+        For people: what was found and dropped.
+    steps, workers : tuple of int
+        All steps and data-parallel ranks of the file.
+    operations : int
+        How many it holds.
+    ranks_ms : DataFrame
+        How long each ``rank`` of each ``dp_rank`` and device (``stage``) computed in each
+        ``step``: ``busy_ms``.
+    """
+
+    file: str
+    iterations: tuple[ProductionIteration, ...]
+    skipped: tuple[str, ...]
+    left_out: tuple[Dropped, ...]
+    notes: tuple[str, ...]
+    steps: tuple[int, ...]
+    workers: tuple[int, ...]
+    operations: int
+    ranks_ms: pd.DataFrame
+
+    @property
+    def schedule(self) -> Schedule:
+        """The order of its first iteration, for the shape."""
+        return self.iterations[0].schedule
+
+    @cached_property
+    def grid(self) -> NDArray[np.int_]:
+        """The number of each step's and worker's iteration, −1: none, shape [steps, workers]."""
+        result = np.full((len(self.steps), len(self.workers)), -1)
+        row, column = (
+            np.searchsorted(places, [getattr(one, name) for one in self.iterations])
+            for places, name in ((self.steps, "step"), (self.workers, "dp_rank"))
+        )
+        result[row, column] = np.arange(len(self.iterations))
+        return result
+
+    @cached_property
+    def spans_ms(self) -> Array:
+        """How long each iteration took, NaN where there is none, shape [steps, workers]."""
+        times = np.array([*(one.iteration_ms for one in self.iterations), np.nan])
+        result: Array = times[self.grid]
+        return result
+
+    def transfers_ms(self) -> Array:
+        """How long messages take, see :func:`.messages.transfers_ms`, shape [I, 2, S − 1, N]."""
+        return np.stack([transfers_ms(one.messages_ms[None])[0] for one in self.iterations])
+
+
+def read_production(path: StrPath, *, step: int | None = None) -> ProductionTrace:
+    """Read the complete iterations of a production trace.
+
+    Parameters
+    ----------
+    path : path
+        The parquet file.
+    step : int, optional
+        Read only this step.
+
+    Raises
+    ------
+    FormatError
+        The file is damaged or foreign, lacks a whole stage, or has no complete iteration;
+        then the error says what the first one lacks.
+    """
+    file = os.fspath(path)
+    rows = read_rows(path)
+    total = len(rows)
+    if step is not None:
+        rows = rows[rows["step"] == step]
+        if rows.empty:
+            raise FormatError(f"has no complete iteration of step {step}: no such step", file=file)
+    names = list(rows["optype"].cat.categories)
+    rows["code"] = rows["optype"].cat.codes.to_numpy()
+    rows["computes"] = rows["code"].isin([i for i, name in enumerate(names) if name in COMPUTE])
+    if not rows["computes"].any():
+        raise FormatError("has no forward-compute and no backward-compute", file=file)
+    inside = rows["computes"] | rows["code"].isin(
+        [i for i, name in enumerate(names) if communication(name)]
+    )
+    left_out = [*_outside(rows[~inside], names)]
+    rows = rows[inside]
+    placement = _placement(rows, file)
+    ranks_ms, slowest = _slowest_ranks(rows)
+    left_out += _peers(rows[~slowest])
+    rows = rows[slowest]
+
+    steps, step_of = np.unique(rows["step"], return_inverse=True)
+    workers, worker_of = np.unique(rows["dp_rank"], return_inverse=True)
+    if len(steps) * len(workers) > len(rows):
+        raise FormatError(
+            f"has {counted(len(steps), 'step')} of {len(workers)} data-parallel ranks, and too "
+            f"few operations ({len(rows)}) for any complete one",
+            file=file,
+        )
+    rows = rows.assign(iteration=step_of * len(workers) + worker_of)
+    compute, comm = rows[rows["computes"]], rows[~rows["computes"]]
+    microbatches, of_each = usual_microbatches(
+        compute["iteration"].to_numpy(), compute["mb_id"].to_numpy(), len(steps) * len(workers)
+    )
+    if len(placement) * microbatches > len(compute):
+        raise FormatError(
+            f"has {len(placement)} stages and {microbatches} micro-batches, and too few "
+            f"operators ({len(compute)}) for any complete iteration",
+            file=file,
+        )
+    whole = assemble(
+        compute[of_each[compute["iteration"]] == microbatches], placement, microbatches, of_each
+    )
+
+    def named(number: int) -> str:
+        return f"step {steps[number // len(workers)]}, dp rank {workers[number % len(workers)]}"
+
+    skipped = [f"{named(i)}: {reason}" for i, reason in sorted(whole.reasons.items())]
+    if not len(whole.numbers):
+        raise FormatError(f"has no complete iteration ({skipped[0]})", file=file)
+    place = np.full(len(of_each), -1)
+    place[whole.numbers] = np.arange(len(whole.numbers))
+    comm = comm.assign(number=place[comm["iteration"]])
+    ends = messages(comm[comm["number"] >= 0], whole, placement)
+    iterations = tuple(
+        ProductionIteration(
+            int(steps[number // len(workers)]), int(workers[number % len(workers)]),
+            whole.schedules[i], whole.start_ms[i], whole.end_ms[i], ends[i],
+        )
+        for i, number in enumerate(whole.numbers.tolist())
+    )  # fmt: skip
+    return ProductionTrace(
+        file,
+        iterations,
+        tuple(skipped),
+        tuple(left_out),
+        tuple(_notes(iterations, skipped, left_out)),
+        tuple(steps.tolist()),
+        tuple(workers.tolist()),
+        total,
+        ranks_ms,
+    )
+
+
+def _placement(rows: pd.DataFrame, file: str) -> tuple[int, ...]:
+    """Return the device of each stage of the model."""
+    compute = rows[rows["computes"]]
+    for column in ("gmc", "stage", "mb_id"):
+        if (compute[column] < 0).any():
+            row = int(compute.index[compute[column] < 0][0])
+            raise FormatError(f"row {row}: a compute operation without {column}", file=file)
+    pairs = compute[["gmc", "stage"]].drop_duplicates().sort_values("gmc")
+    stages, devices = pairs["gmc"].tolist(), pairs["stage"].tolist()
+    if len(set(stages)) < len(stages):
+        twice = pairs["gmc"][pairs["gmc"].duplicated()].iloc[0]
+        on = sorted(pairs["stage"][pairs["gmc"] == twice])
+        raise FormatError(
+            f"row {int(pairs.index[pairs['gmc'].duplicated()][0])}: has one stage (gmc) on several "
+            f"devices (stage): {twice} on {on[0]} and {on[1]}",
+            file=file,
+        )
+    missing = next((s for s in range(len(stages)) if s != stages[s]), None)
+    if missing is not None:
+        raise FormatError(f"holds no operator of stage {missing}", file=file)
+    used = sorted(set(devices))
+    if used != list(range(len(used))):
+        missing = next(d for d in range(len(used)) if d not in used)
+        raise FormatError(f"holds no operator of device (stage) {missing}", file=file)
+    sending = rows.loc[rows["optype"] == "forward-send", "stage"]
+    if devices == stages and (sending > stages[-1]).any():
+        raise FormatError(
+            f"stage {sending.max()} sends forwards on, but holds no operator", file=file
+        )
+    if devices == stages and _sends_on(rows, stages[-1]):
+        raise FormatError(
+            f"stage {stages[-1]} sends forwards on, but there is no stage after it", file=file
+        )
+    return tuple(devices)
+
+
+def _sends_on(rows: pd.DataFrame, last: int) -> bool:
+    """Whether the last stage sends its forwards on, while the first one receives none.
+
+    Traces that log an operation for every operator have both, and they mean nothing.
+    """
+    sends = (rows["optype"] == "forward-send") & (rows["stage"] == last)
+    receives = (rows["optype"] == "forward-recv") & (rows["stage"] == 0)
+    return bool(sends.any() and not receives.any())
+
+
+def _slowest_ranks(rows: pd.DataFrame) -> tuple[pd.DataFrame, NDArray[np.bool_]]:
+    """Return how long each rank computes in each step, and which rows are of the slowest."""
+    place = ["step", "dp_rank", "stage"]
+    group = rows.groupby([*place, "rank"]).ngroup().to_numpy()
+    _, first = np.unique(group, return_index=True)
+    busy_ms = np.bincount(group, weights=(rows["end_ms"] - rows["start_ms"]) * rows["computes"])
+    ranks = rows.iloc[first][[*place, "rank"]].reset_index(drop=True).assign(busy_ms=busy_ms)
+    descending = ranks.sort_values("busy_ms", ascending=False, kind="stable")
+    slowest = np.zeros(len(ranks), dtype=bool)
+    slowest[descending.drop_duplicates(place).index] = True
+    return ranks, slowest[group]
+
+
+def _outside(rows: pd.DataFrame, names: list[str]) -> Iterator[Dropped]:
+    """Operations that are no part of the pipeline, by name."""
+    if len(rows):
+        places = [
+            f"{names[int(code)]}: {counted(len(part), 'row')}, from row {part.index[0]} on"
+            for code, part in rows.groupby("code")
+        ]
+        yield Dropped("outside the pipeline", sorted(places), len(rows))
+
+
+def _peers(rows: pd.DataFrame) -> Iterator[Dropped]:
+    """Operations of ranks for which nobody waits."""
+    if len(rows):
+        places = [
+            f"rank {rank}: {counted(len(part), 'row')}, from row {part.index[0]} on"
+            for rank, part in rows.groupby("rank")
+        ]
+        why = "of ranks that share a stage with a slower one"
+        yield Dropped(why, places, len(rows))
+
+
+def _notes(
+    iterations: tuple[ProductionIteration, ...], skipped: list[str], left_out: list[Dropped]
+) -> Iterator[str]:
+    shape = iterations[0].schedule
+    yield (
+        f"{counted(shape.stages, 'stage')} × {counted(shape.microbatches, 'micro-batch')}, "
+        f"{counted(len(iterations), 'complete iteration')}"
+    )
+    for part in left_out:
+        names = ", ".join(place.partition(":")[0] for place in part.places)
+        yield f"left out {counted(part.count, 'operation')} {part.why}: {names}"
+    if skipped:
+        more = f", and {len(skipped) - 1} more" if len(skipped) > 1 else ""
+        yield (
+            f"skipped {counted(len(skipped), 'partial or contradictory iteration')}: "
+            f"{skipped[0]}{more}"
+        )
+    silent = sum(not one.has_messages for one in iterations)
+    if silent and shape.devices > 1:
+        yield f"{counted(silent, 'iteration')} without messages: sends and receives do not match"

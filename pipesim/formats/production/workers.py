@@ -1,0 +1,152 @@
+"""Which workers, stages and ranks of a job stand apart from their peers.
+
+A *worker* is a data-parallel rank: its own pipeline over all stages. Workers meet after each
+step, to reduce the gradients, so that the job's step is that of its slowest worker.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pipesim.formats.regimes import levels
+from pipesim.scenario import Array
+
+if TYPE_CHECKING:
+    from pipesim.formats.production.trace import ProductionTrace
+
+__all__ = [
+    "SlowPlace",
+    "SlowRank",
+    "slow_places",
+    "slow_ranks",
+    "slow_stages",
+    "slower",
+    "usual_steps",
+]
+
+
+class SlowPlace(NamedTuple):
+    """Stages of one worker that compute slower than its peers: by position, not by number.
+
+    ``stages`` are those of the model, all of them if the whole worker is slow.
+    """
+
+    worker: int
+    stages: tuple[int, ...]
+    factor: float
+
+
+class SlowRank(NamedTuple):
+    """One of the ranks that share a stage of a worker, and is slower than the others."""
+
+    rank: int
+    dp_rank: int
+    device: int
+    factor: float
+
+
+def slower(times: ArrayLike) -> Array:
+    """How many times as long as the usual ones the times above them are; 1 for the others.
+
+    Usual is the level that most of them have; if two have as many, the shorter one.
+
+    Parameters
+    ----------
+    times : array-like, shape [n]
+        Not negative.
+
+    Examples
+    --------
+    >>> slower([90, 180]).tolist(), slower([30, 91, 90, 89]).tolist(), slower([90, 0]).tolist()
+    ([1.0, 2.0], [1.0, 1.0, 1.0, 1.0], [1.0, 1.0])
+    """
+    values = np.asarray(times, dtype=float)
+    result = np.ones(len(values))
+    positive = np.flatnonzero(values > 0)
+    if len(positive):
+        level = levels(values[positive], smallest=1)
+        base = np.argmax(np.bincount(level))
+        usual = np.median(values[positive[level == base]])
+        above = positive[level > base]
+        result[above] = values[above] / usual
+    return result
+
+
+def usual_steps(job_ms: Array) -> tuple[NDArray[np.bool_], NDArray[np.int_]]:
+    """Tell the usual steps of a job from the others.
+
+    Parameters
+    ----------
+    job_ms : array, shape [steps]
+        The time of each, above 0.
+
+    Returns
+    -------
+    usual : array of bool, shape [steps]
+        Those on the level that most steps are on, the fastest of several, up to a tenth over
+        their median.
+    level : array of int, shape [steps]
+    """
+    level = levels(job_ms)
+    usual = level == np.argmax(np.bincount(level))
+    return usual & (job_ms <= 1.1 * np.median(job_ms[usual])), level
+
+
+def slow_places(busy_ms: Array) -> list[SlowPlace]:
+    """Find workers of which one stage or all are slower than those of the others.
+
+    Parameters
+    ----------
+    busy_ms : array, shape [W, S]
+        How long each stage computes in each worker.
+    """
+    workers, stages = busy_ms.shape
+    factors = _factors(busy_ms)
+    found = []
+    for w in range(workers):
+        slow = np.flatnonzero(factors[w] > 1)
+        if len(slow) == stages and np.ptp(factors[w]) <= 0.1 * factors[w].min():
+            found.append(SlowPlace(w, tuple(range(stages)), float(np.median(factors[w]))))
+        else:
+            found += [SlowPlace(w, (int(s),), float(factors[w, s])) for s in slow]
+    return sorted(found, key=lambda one: -one.factor)
+
+
+def slow_stages(busy_ms: Array) -> list[tuple[int, float]]:
+    """Find stages that take longer than the others in the usual worker.
+
+    Parameters
+    ----------
+    busy_ms : array, shape [W, S]
+        How long each stage computes in each worker.
+
+    Returns
+    -------
+    list of stage and factor
+        How many times as long as the others.
+    """
+    factors = slower(np.median(busy_ms / _factors(busy_ms), axis=0))
+    return [(int(s), float(factors[s])) for s in np.flatnonzero(factors > 1)]
+
+
+def _factors(busy_ms: Array) -> Array:
+    """How many times as long each worker's stage takes as the other workers', shape [W, S]."""
+    return np.stack([slower(busy_ms[:, s]) for s in range(busy_ms.shape[1])], axis=1)
+
+
+def slow_ranks(trace: ProductionTrace) -> list[SlowRank]:
+    """Find ranks that are slower than those with which they share a stage."""
+    ranks = trace.ranks_ms
+    found = []
+    typical = ranks.groupby(["dp_rank", "stage", "rank"])["busy_ms"].median()
+    for (dp_rank, device), part in typical.groupby(["dp_rank", "stage"]):
+        factors = slower(part.to_numpy())
+        found += [
+            SlowRank(int(rank), int(dp_rank), int(device), float(factor))
+            for rank, factor in zip(part.index.get_level_values("rank"), factors, strict=True)
+            if factor > 1
+        ]
+    return sorted(found, key=lambda one: -one.factor)
