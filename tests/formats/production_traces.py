@@ -1,14 +1,23 @@
-"""Production traces: two files, and one made by hand."""
+"""Production traces: a published one, one made by hand, and the jobs that the engine runs."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
 
+from pipesim.engine import Runs
+from pipesim.scenario import Scenario
+from pipesim.timeline import Timeline
+from planners import plan
 from tests import ROOT
 
 SAMPLE = ROOT / "tests" / "data" / "production" / "three-steps.parquet"
+JOB = ROOT / "tests" / "data" / "production" / "slow-worker.parquet"
 SHIPPED = ROOT / "traces" / "production" / "trace-ST.parquet"
+
+OPTYPES = {"F": ("forward-compute", "forward"), "BW": ("backward-compute", "backward")}
 
 
 def small(steps: int = 2, dp_ranks: int = 1) -> pd.DataFrame:
@@ -42,3 +51,69 @@ def small(steps: int = 2, dp_ranks: int = 1) -> pd.DataFrame:
         for dp in range(dp_ranks)
         for stage, optype, start, end, m in operations
     )
+
+
+def job(
+    scenario_of: Callable[[int, int], Scenario],
+    *,
+    steps: Sequence[int] = range(4),
+    dp_ranks: int = 2,
+    planner: str = "1f1b",
+    sends: bool = True,
+    peers: int = 1,
+) -> pd.DataFrame:
+    """Run a job, and log it as a production trace.
+
+    Parameters
+    ----------
+    scenario_of : callable
+        The scenario of a step and a data-parallel rank; its delays are what messages take.
+    steps, dp_ranks
+        Which there are.
+    planner : str
+        Whose order the operators run in.
+    sends : bool
+        Whether messages are logged too.
+    peers : int
+        How many ranks share each stage and do the same.
+    """
+    runs: dict[object, Runs] = {}
+    parts = []
+    for step in steps:
+        for dp_rank in range(dp_ranks):
+            scenario = scenario_of(step, dp_rank)
+            shape = scenario.stages, scenario.microbatches, scenario.placement
+            if shape not in runs:
+                runs[shape] = Runs(plan(scenario, planner))
+            timeline = runs[shape].timeline(scenario)
+            parts.append(logged(timeline, sends=sends).assign(step=step, dp_rank=dp_rank))
+    frame = pd.concat(parts, ignore_index=True)
+    ranks = frame["dp_rank"] * (frame["stage"].max() + 1) + frame["stage"]
+    frame = pd.concat([frame.assign(rank=ranks * peers + peer) for peer in range(peers)])
+    small_types = {"dp_rank": "int16", "stage": "int16", "rank": "int32", "mc": "int8"}
+    return frame.reset_index(drop=True).astype(
+        small_types | {"mb_id": "int16", "gmc": "int16", "seq_id": "int32", "optype": "category"}
+    )
+
+
+def logged(timeline: Timeline, *, sends: bool = True) -> pd.DataFrame:
+    """Return the rows of one step of one worker; receives are posted when their send begins."""
+    scenario = timeline.scenario
+    rows: list[tuple[int, str, float, float, int, int]] = []
+    for device, spans in enumerate(timeline.compute):
+        for (kind, stage, m), start, end in spans:
+            compute, way = OPTYPES[kind]
+            rows.append((device, compute, start, end, m, stage))
+            peer = stage + 1 if kind == "F" else stage - 1
+            if sends and 0 <= peer < scenario.stages and scenario.placement[peer] != device:
+                took = float(scenario.delay_ms[min(stage, peer), 0 if kind == "F" else 1])
+                rows.append((device, f"{way}-send", end, end + took, -1, -1))
+                rows.append((scenario.placement[peer], f"{way}-recv", end, end + took, -1, -1))
+    frame = pd.DataFrame(rows, columns=["stage", "optype", "start", "end", "mb_id", "gmc"])
+    frame = frame.sort_values("start", kind="stable")
+    return frame.assign(
+        start_ts=1 + frame["start"] / 1e3,
+        duration=(frame["end"] - frame["start"]) / 1e3,
+        seq_id=frame.groupby(["stage", "optype"]).cumcount(),
+        mc=np.where(frame["gmc"] >= 0, frame["gmc"] // (frame["stage"].max() + 1), -1),
+    ).drop(columns=["start", "end"])
