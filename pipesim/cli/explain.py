@@ -9,6 +9,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+from pipesim.cli.explaining import explain_trace, import_first, is_trace, only_for_scenarios
 from pipesim.cli.options import (
     Chunks,
     EngineName,
@@ -38,6 +39,7 @@ __all__ = ["explain"]
 EXAMPLES = (
     "pipesim explain traces/a10-gpt-7b.toml --slow 2=60ms --transport nccl",
     "pipesim explain run.toml plan.json --transport exchange --plot causes.png",
+    "pipesim explain traces/production/trace-ST.parquet",
 )
 
 
@@ -47,8 +49,9 @@ def explain(
     files: Annotated[
         list[Path] | None,
         Argument(
-            metavar="SCENARIO.toml | PLAN.json",
-            help="A scenario, for example from `pipesim import`, a plan, or both.",
+            metavar="SCENARIO.toml | PLAN.json | TRACE.parquet",
+            help="A scenario, for example from `pipesim import`, a plan, or both; or the "
+            "production trace of a whole job.",
         ),
     ] = None,
     planner: Annotated[
@@ -86,7 +89,22 @@ def explain(
     running the same plan again without it. "If removed" is what removing that cause alone
     saves; these times need not add up. "In order" removes the causes one after the other, from
     top to bottom; these times add up to the iteration.
+
+    Of a production trace it says which worker, which stage, which rank and which link is slower
+    than its peers, and what the job's step would be without it: all workers are run again with
+    the times of the peers.
     """
+    if trace := next((file for file in files or () if is_trace(file)), None):
+        if len(files or ()) > 1:
+            raise ScenarioError(f"explain takes {trace} alone: a production trace is a whole job")
+        only_for_scenarios(
+            [scenario, over],
+            planner=planner,
+            chunks=None if chunks == 1 else chunks,
+            engine=engine,
+        )
+        explain_trace(trace, outlier=outlier, json=json, csv_file=csv_file, plot=plot, quiet=quiet)
+        return
     scenario, plan = _inputs(scenario, files or [])
     if plan is not None and planner is not None:
         raise ScenarioError("explain takes a PLAN.json or --planner NAME, not both")
@@ -125,6 +143,8 @@ def _inputs(scenario: ScenarioOptions, files: list[Path]) -> tuple[ScenarioOptio
             if scenario.scenario is not None:
                 raise ScenarioError(f"explain takes one scenario, not {file} too")
             scenario = replace(scenario, scenario=file)
+        elif hint := import_first(file):
+            raise ScenarioError(f"{file} {hint}")
         elif plan is None:
             plan = file
         else:

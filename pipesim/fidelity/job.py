@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pipesim.engine import Runs
 from pipesim.errors import DeadlockError
 from pipesim.formats.production import ProductionTrace
-from pipesim.formats.production.workers import usual_steps
+from pipesim.formats.production.workers import mean_known, usual_steps
 from pipesim.scenario import Array, Scenario
 from pipesim.schedule import Schedule
 
@@ -168,13 +168,12 @@ def job_of(trace: ProductionTrace) -> tuple[Job, tuple[str, ...]]:
     chosen = [[trace.iterations[i] for i in row] for row in grid[kept]]
     measured = np.array([[one.iteration_ms for one in row] for row in chosen])
     usual, _ = usual_steps(measured.max(axis=1))
-    transfers = trace.transfers_ms()[grid[kept]]
     job = Job(
         tuple(trace.steps[t] for t in kept),
         tuple(workers),
         Times(
             np.array([[one.times_ms for one in row] for row in chosen]),
-            _mean_known(transfers),
+            mean_known(np.array([[one.transfers_ms for one in row] for row in chosen])),
         ),
         measured,
         [[one.schedule for one in row] for row in chosen],
@@ -182,14 +181,3 @@ def job_of(trace: ProductionTrace) -> tuple[Job, tuple[str, ...]]:
         tuple(trace.steps[t] for t in sorted({*whole.tolist()} - {*kept.tolist()})),
     )
     return job, tuple(notes)
-
-
-def _mean_known(transfers_ms: Array) -> Array:
-    """Mean over the micro-batches, shape [steps, W, 2, S − 1]; what is not known is usual, or 0."""
-    known = np.isfinite(transfers_ms)
-    total = np.where(known, transfers_ms, 0).sum(axis=-1)
-    mean = np.divide(total, known.sum(axis=-1), out=np.full(total.shape, np.nan),
-                     where=known.any(axis=-1))  # fmt: skip
-    if np.isnan(mean).any() and np.isfinite(mean).any():
-        mean = np.where(np.isnan(mean), np.nanmedian(mean), mean)
-    return np.nan_to_num(mean)

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from pipesim.fidelity.job import Job, Times, job_of
 from pipesim.formats.production import ProductionTrace
 from pipesim.formats.production.workers import (
+    slow_links,
     slow_places,
     slow_ranks,
     slow_stages,
-    slower,
 )
 from pipesim.scenario import Array
 from pipesim.text import counted, fixed
@@ -228,7 +228,7 @@ _ORDER = ("pauses", "micro-batches", "rank", "worker", "link", "stage")
 
 
 def _only(job: Job, steps: NDArray[np.bool_]) -> Job:
-    kept = np.flatnonzero(steps)
+    kept = np.flatnonzero(steps).tolist()
     return Job(
         tuple(job.steps[t] for t in kept),
         job.workers,
@@ -341,13 +341,8 @@ def _stages(job: Job) -> Iterator[Suspect]:
 def _links(job: Job) -> Iterator[Suspect]:
     """Links whose messages take longer than those of the same link elsewhere, or of others."""
     typical = np.median(job.times.messages_ms, axis=0)  # [W, 2, S - 1]
-    _, ways, count = typical.shape
-    across = np.ones(typical.shape)
-    for way in range(ways):
-        for link in range(count):
-            across[:, way, link] = slower(typical[:, way, link])
+    across, along = slow_links(typical)
     usual = np.median(typical / across, axis=0)
-    along = slower(usual.ravel()).reshape(usual.shape)
 
     def suspect(what: str, where: NDArray[np.bool_], factor: float, **which: int) -> Suspect:
         """Replace the times of some directions and links, [W, 2, S − 1], by the usual ones."""
@@ -439,19 +434,19 @@ def _slow_steps(job: Job, report: Callable[[str], None]) -> Iterator[SlowStep]:
     usual_messages = np.median(messages[job.usual], axis=0)
     for t in slow.tolist():
         report(f"step {job.steps[t]}")
-        busy = operators[t].sum(axis=(1, 3)) - usual_ops.sum(axis=(1, 3))  # [W, S]
-        waits = (messages[t] - usual_messages).sum(axis=1) * operators.shape[-1]  # [W, S - 1]
+        w = int(np.argmax(job.measured_ms[t]))
+        busy = (operators[t, w] - usual_ops[w]).sum(axis=(0, 2))  # [S]
+        waits = (messages[t, w] - usual_messages[w]).sum(axis=0) * operators.shape[-1]  # [S - 1]
         new_ops, new_messages = operators.copy(), messages.copy()
         if waits.size and waits.max() > busy.max():
-            w, link = np.unravel_index(int(np.argmax(waits)), waits.shape)
+            link = int(np.argmax(waits))
             new_messages[t, w, :, link] = usual_messages[w, :, link]
             ms = messages[t, w, :, link].max()
             what = f"dp rank {job.workers[w]}, link {link}: messages take {fixed(ms, 2)} ms"
         else:
-            w, stage = np.unravel_index(int(np.argmax(busy)), busy.shape)
-            slow_stages_of_w = busy[w] > busy[w, stage] / 2
-            whole = slow_stages_of_w.all() and len(slow_stages_of_w) > 1
-            of = slow_stages_of_w if whole else np.arange(busy.shape[1]) == stage
+            stage = int(np.argmax(busy))
+            whole = bool((busy > busy[stage] / 2).all()) and len(busy) > 1
+            of = np.full(len(busy), True) if whole else np.arange(len(busy)) == stage
             new_ops[t, w, :, of] = np.moveaxis(usual_ops[w], 1, 0)[of]
             factor = operators[t, w][:, of].sum() / max(usual_ops[w][:, of].sum(), 1e-9)
             place = f"dp rank {job.workers[w]}" + ("" if whole else f", stage {stage}")

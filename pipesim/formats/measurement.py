@@ -49,7 +49,8 @@ class Measurement:
     Parameters
     ----------
     scenario : Scenario
-        Medians of each operator's time over the used iterations; no delays.
+        Medians of each operator's time over the used iterations; delays only of links that were
+        found to be slower than the others.
     iterations : sequence of MeasuredIteration
         All complete iterations whose operators were timed one by one, used or not.
     notes : tuple of str

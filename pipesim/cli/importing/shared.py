@@ -10,12 +10,12 @@ from typer import Option
 
 from pipesim.cli import parsing
 from pipesim.cli.options import parsed
-from pipesim.cli.output import Column, Outputs, note, progress, show, show_rows
+from pipesim.cli.output import Column, Outputs, note, progress, show, show_rows, wrapped
 from pipesim.documents.scenario_toml import save_scenario
 from pipesim.documents.words import described
 from pipesim.fidelity.import_check import ImportCheck, check_import
 from pipesim.formats.measurement import Measurement
-from pipesim.formats.tally import Dropped, Tally
+from pipesim.formats.tally import Tally
 from pipesim.text import counted, fixed, milliseconds
 
 __all__ = [
@@ -28,6 +28,9 @@ __all__ = [
     "labels",
     "show_tallies",
 ]
+
+_FEW = 60
+"""Characters in which places are named, unless all are asked for."""
 
 Output = Annotated[Path, Option("--output", "-o", metavar="FILE", help="The scenario to write.")]
 MessageBytes = Annotated[
@@ -69,10 +72,11 @@ def imported(
         check = check_import(measurement)
     save_scenario(measurement.scenario, output)
     if not quiet:
-        show(described(measurement.scenario), "")
+        show(wrapped(described(measurement.scenario), "  "), "")
         if measurement.tallies:
             show_tallies(measurement.tallies, explain_drops)
-        show(*(f"- {text}" for text in measurement.notes), "", _checked(check))
+        show(*(wrapped(f"- {text}", "  ") for text in measurement.notes), "")
+        show(wrapped(_checked(check), "  "))
     if check is not None and check.doubtful:
         note(f"warning: {_warned(check)}")
     outputs.written(quiet=quiet)
@@ -86,24 +90,30 @@ def show_tallies(tallies: Sequence[Tally], explain_drops: bool) -> None:
             Column("found", [f"{tally.found:,}" for tally in tallies]),
             Column("used", [f"{tally.used:,}" for tally in tallies]),
             Column("", [tally.of for tally in tallies], numeric=False),
-            Column("not used", [_reasons(tally.dropped) for tally in tallies], numeric=False),
         ],
     )
     show("")
-    if explain_drops:
-        dropped = [(tally.noun, part) for tally in tallies for part in tally.dropped]
-        for noun, part in dropped:
-            show(f"not used: {counted(part.count, noun)}, {part.why}:")
-            show(*(f"  {place}" for place in part.places))
-        show("" if dropped else "nothing was dropped")
+    dropped = [(tally.noun, part) for tally in tallies for part in tally.dropped]
+    for noun, part in dropped:
+        count = f"{part.count:,} {noun}{'' if part.count == 1 else 's'}"
+        text = f"not used: {count}, {part.why}"
+        if explain_drops:
+            show(wrapped(f"{text}:", "  "))
+            show(*(wrapped(f"  {place}", "    ") for place in part.places))
+        else:
+            show(wrapped(f"{text} ({_few(part.places)})", "  "))
+    if dropped or explain_drops:
+        show(*([] if dropped else ["nothing was dropped"]), "")
 
 
-def _reasons(dropped: Sequence[Dropped]) -> str:
-    """Each reason with how many there are, and the first."""
-    return "; ".join(
-        f"{part.count:,} {part.why} ({part.places[0]}{', …' if part.count > 1 else ''})"
-        for part in dropped
-    )
+def _few(places: Sequence[str]) -> str:
+    """As many places as fit on a line, at least one."""
+    shown = list(places[:1])
+    for place in places[1:]:
+        if len(", ".join([*shown, place])) > _FEW:
+            return ", ".join([*shown, "…"])
+        shown.append(place)
+    return ", ".join(shown)
 
 
 def _checked(check: ImportCheck | None) -> str:

@@ -129,9 +129,9 @@ def assemble(
     twice = by_cell[1:][_same(by_cell, iteration, cell)]
     skip(twice, lambda row: f"{_op(int(cell[row]), shape)} comes twice")
     found = np.bincount(iteration, minlength=len(of_each))
-    for i in np.flatnonzero(found != size):
-        if int(i) not in reasons:
-            reasons[int(i)] = _lacking(set(cell[iteration == i].tolist()), shape)
+    for number in np.flatnonzero(found != size).tolist():
+        if number not in reasons:
+            reasons[number] = _lacking(set(cell[iteration == number].tolist()), shape)
 
     numbers = np.flatnonzero(~np.isin(np.arange(len(of_each)), list(reasons)))
     place = np.full(len(of_each), -1)

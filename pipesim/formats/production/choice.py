@@ -8,7 +8,7 @@ the step of median length is taken as it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,7 +46,7 @@ class Choice:
     usual : tuple of int
         The steps, by position, that are like most.
     unlike : sequence of Dropped
-        The other steps.
+        The steps that were not taken.
     notes : tuple of str
         For people.
     """
@@ -74,12 +74,11 @@ def choose(trace: ProductionTrace, dp_rank: int | None) -> Choice:
         spans = np.where(np.array(trace.workers) == dp_rank, spans, np.nan)
     needed = len(trace.workers) if dp_rank is None else 1
     found = np.isfinite(spans).sum(axis=1)
-    partial = [f"step {trace.steps[t]}" for t in np.flatnonzero((found < needed) & (found > 0))]
     notes = []
     if (found == needed).any():
         whole = np.flatnonzero(found == needed)
     else:  # better than nothing, if it is said
-        whole, partial = np.flatnonzero(found > 0), []
+        whole = np.flatnonzero(found > 0)
         notes.append(
             f"no step has all {needed} workers complete: one of those that lack may be slower"
         )
@@ -94,7 +93,7 @@ def choose(trace: ProductionTrace, dp_rank: int | None) -> Choice:
     job_ms, chosen = job[usual][pairs], iterations[pairs]
     reason = _unsteady(np.stack([trace.iterations[i].times_ms for i in chosen]))
     makes = np.nanargmax(spans[steps], axis=1)
-    if not reason and np.median(job[usual]) > 1.1 * typical[worker]:
+    if not reason and np.median(job[usual]) > _MAKES * typical[worker]:
         reason = f"in each step another worker is the slowest ({_named(trace, makes)})"
     if reason:
         t = int(np.argmin(np.abs(job[usual] - np.median(job[usual]))))
@@ -107,26 +106,41 @@ def choose(trace: ProductionTrace, dp_rank: int | None) -> Choice:
     else:
         notes.append(
             f"medians over {counted(len(chosen), 'step')} of dp rank {trace.workers[worker]}"
-            + _span(job_ms)
+            f"{_span(job_ms)}"
         )
     if len(trace.workers) > 1:
         notes.append(_slowest(trace, typical, worker, dp_rank, bool(reason)))
-    taken = {trace.iterations[i].step for i in chosen}
-    left = [trace.steps[t] for t in steps if reason and trace.steps[t] not in taken]
-    odd = [f"step {trace.steps[whole[t]]} ({job[t]:,.0f} ms)" for t in np.flatnonzero(~usual)]
-    unlike = (
-        Dropped("in which a worker is not complete", partial),
-        Dropped("that take longer or shorter than most", odd),
-        Dropped("like the one that is taken", [f"step {step}" for step in left]),
-    )
     return Choice(
         tuple(chosen.tolist()),
         tuple(job_ms.tolist()),
         trace.workers[worker],
         tuple(steps.tolist()),
-        unlike,
+        tuple(_unlike(trace, {trace.iterations[i].step for i in chosen}, steps, spans)),
         tuple(notes),
     )
+
+
+def _unlike(
+    trace: ProductionTrace, taken: Set[int], usual: NDArray[np.int_], spans: Array
+) -> Iterator[Dropped]:
+    """Say why each of the other steps is not taken."""
+    places: dict[str, list[str]] = {}
+    for t, step in enumerate(trace.steps):
+        times = spans[t][np.isfinite(spans[t])]
+        if step in taken:
+            continue
+        if t in usual:
+            why = "like the one that is taken"
+        elif not len(times):
+            why = "without a complete iteration"
+        elif len(times) < spans.shape[1] and np.isfinite(spans).all(axis=1).any():
+            why = "in which a worker is not complete"
+        else:
+            why = "that take longer or shorter than most"
+        where = f"step {step}" + (f" ({times.max():,.0f} ms)" if len(times) else "")
+        places.setdefault(why, []).append(where)
+    yield from (Dropped(why, which) for why, which in places.items())
+    yield Dropped("not asked for", [f"step {step}" for step in trace.unread])
 
 
 def typical_ms(spans_ms: Array) -> Array:

@@ -23,12 +23,24 @@ from pipesim.files import StrPath
 from pipesim.formats.measurement import MeasuredIteration, Measurement, OperatorTimes
 from pipesim.formats.production.choice import Choice, choose, typical_ms
 from pipesim.formats.production.trace import ProductionTrace, read_production
-from pipesim.formats.production.workers import slow_places, slow_ranks, slow_stages
+from pipesim.formats.production.workers import (
+    mean_known,
+    slow_links,
+    slow_places,
+    slow_ranks,
+    slow_stages,
+)
 from pipesim.formats.tally import Dropped, Tally
-from pipesim.scenario import Scenario
+from pipesim.scenario import Array, Scenario
 from pipesim.text import fixed
 
 __all__ = ["import_production"]
+
+_WORTH = 0.05
+"""A link's delay matters if it is at least this part of a forward."""
+
+_MOST_NOTES = 6
+"""Places that are named one by one; `pipesim explain` has them all."""
 
 
 def import_production(
@@ -74,11 +86,13 @@ def import_production(
     times_ms = np.stack([one.times_ms for one in used])
     times = OperatorTimes.of({"F": times_ms[:, 0], "BW": times_ms[:, 1]})
     ((schedule, _),) = Counter(one.schedule for one in used).most_common(1)
+    delays, slow = _delays(trace, chosen, float(np.median(times.median_ms["F"])))
     scenario = Scenario(
         stages=schedule.stages,
         microbatches=schedule.microbatches,
         placement=schedule.placement,
         **times.fields(),
+        occupancy_ms=delays,
         message_bytes=message_bytes,
         name=name or Path(trace.file).stem,
         source=source,
@@ -86,7 +100,7 @@ def import_production(
     return Measurement(
         scenario,
         _Measured(trace, frozenset(chosen.iterations)),
-        (*trace.notes, *chosen.notes, *_apart(trace, chosen), *times.notes),
+        (*trace.notes, *chosen.notes, *_apart(trace, chosen), *slow, *times.notes),
         chosen.job_ms,
         times.spread_ms,
         (*_tallies(trace, chosen),),
@@ -118,66 +132,90 @@ class _Measured(Sequence[MeasuredIteration]):
         )
 
 
+def _delays(
+    trace: ProductionTrace, chosen: Choice, forward_ms: float
+) -> tuple[Array, tuple[str, ...]]:
+    """Return the delays of links that are slower than others, shape [S − 1, 2], and name them."""
+    grid = trace.grid[list(chosen.usual)]
+    workers = np.flatnonzero((grid >= 0).any(axis=0))
+    messages = np.stack(
+        [
+            np.median(
+                mean_known(
+                    np.stack([trace.iterations[i].transfers_ms for i in grid[:, w] if i >= 0])
+                ),
+                axis=0,
+            )
+            for w in workers
+        ]
+    )
+    across, along = slow_links(messages)
+    own = workers.tolist().index(trace.workers.index(chosen.worker))
+    healthy = np.median(messages / across, axis=0) / along
+    delays = np.where((across[own] > 1) | (along > 1), messages[own] - healthy, 0).T
+    delays[delays < _WORTH * forward_ms] = 0
+    notes = [
+        f"link {link}: messages take {messages[own, :, link].max():,.1f} ms, and "
+        f"{healthy[:, link].max():,.1f} where links are healthy: the scenario has the difference "
+        "as its delay"
+        for link in np.flatnonzero(delays.any(axis=1)).tolist()
+    ]
+    return delays, tuple(notes)
+
+
 def _apart(trace: ProductionTrace, chosen: Choice) -> Iterator[str]:
     """Say which stages and ranks are slower than their peers."""
     grid = trace.grid[list(chosen.usual)]
     workers = np.flatnonzero((grid >= 0).any(axis=0))
     busy = np.stack(
         [
-            np.median(
-                [trace.iterations[i].times_ms.sum(axis=(0, 2)) for i in grid[:, w] if i >= 0],
-                axis=0,
-            )
+            np.median([trace.iterations[i].times_ms for i in grid[:, w] if i >= 0], axis=(0, 3))
             for w in workers
         ]
-    )
+    ).sum(axis=1)  # usual operators of each worker and stage: pauses do not count
+    notes = []
     for place in slow_places(busy):
         where = f"dp rank {trace.workers[workers[place.worker]]}"
         if len(place.stages) == 1:
             where += f", stage {place.stages[0]}"
-        yield (
-            f"{where}: forward and backward take {fixed(place.factor, 2)}× as long as in the "
-            "other workers"
-        )
+        notes.append(f"{where}: {fixed(place.factor, 2)}× as long as in the other workers")
     for stage, factor in slow_stages(busy):
-        yield f"stage {stage} takes {fixed(factor, 2)}× as long as the others, in every worker"
-    for one in slow_ranks(trace):
-        yield (
-            f"rank {one.rank} takes {fixed(one.factor, 2)}× as long as those with which it shares "
-            f"device {one.device} of dp rank {one.dp_rank}"
-        )
+        notes.append(f"stage {stage}: {fixed(factor, 2)}× as long as the others, in every worker")
+    notes += [
+        f"rank {one.rank}: {fixed(one.factor, 2)}× as long as those with which it shares "
+        f"device {one.device} of dp rank {one.dp_rank}"
+        for one in slow_ranks(trace)
+    ]
+    yield from notes[:_MOST_NOTES]
+    if len(notes) > _MOST_NOTES:
+        yield f"{len(notes) - _MOST_NOTES} more stages and ranks are slower than their peers"
 
 
 def _tallies(trace: ProductionTrace, chosen: Choice) -> Iterator[Tally]:
-    """Count operations, steps and workers."""
+    """Count steps, workers, their iterations and the rows of the file."""
     taken = [trace.iterations[i] for i in chosen.iterations]
-    size = taken[0].times_ms.size
-    yield Tally("step", len({one.step for one in taken}), chosen.unlike)
+    yield Tally("step", len(taken), chosen.unlike)
     others = [
         f"dp rank {worker} ({f'{ms:,.0f} ms' if ms else 'no complete step'})"
         for worker, ms in zip(trace.workers, typical_ms(trace.spans_ms).tolist(), strict=True)
         if worker != chosen.worker
     ]
-    yield Tally("worker", 1, [Dropped("not the one that the scenario is of", others)])
-    complete = len(trace.iterations)
+    yield Tally("worker", 1, [Dropped("which the scenario is not of", others)])
     yield Tally(
         "iteration",
-        complete,
-        [Dropped("incomplete or contradictory", trace.skipped)],
-        "complete",
+        len(trace.iterations),
+        [Dropped("incomplete", trace.skipped)],
+        "one step of one worker each",
     )
-    used = size * len(taken)
-    outside = sum(part.count for part in trace.left_out)
+    used = taken[0].times_ms.size * len(taken)
+    rest = trace.operations - used - trace.sends - sum(part.count for part in trace.left_out)
     yield Tally(
-        "operation",
+        "row",
         used,
         [
+            Dropped("sends and receives", ["between the stages"], trace.sends),
+            Dropped("operators of other workers and steps", ["see those"], rest),
             *trace.left_out,
-            Dropped(
-                "messages, and operators of other workers and steps",
-                ["see above"],
-                trace.operations - used - outside,
-            ),
         ],
         "operators of the scenario",
     )

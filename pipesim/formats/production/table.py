@@ -76,7 +76,7 @@ def read_rows(path: StrPath) -> pd.DataFrame:
 
 def _schema(content: bytes, file: str) -> tuple[list[str], int]:
     """Return the names of the columns, and the number of rows."""
-    from pyarrow import parquet
+    from pyarrow import parquet  # type: ignore[import-untyped]
 
     try:
         whole = parquet.ParquetFile(io.BytesIO(content))
@@ -142,7 +142,7 @@ def _words(column: pd.Series[Any], file: str) -> Any:
     known = np.array([*(isinstance(name, str) for name in names), False])  # the last: missing
     if not known[codes].all():
         _fail(words, ~known[codes], "must be the name of an operation", file)
-    return pd.Categorical.from_codes(codes, [str(name) for name in names])
+    return pd.Categorical.from_codes(codes, pd.Index([str(name) for name in names]))
 
 
 def _fail(column: pd.Series[Any], wrong: Any, message: str, file: str) -> NoReturn:

@@ -64,6 +64,12 @@ class ProductionIteration:
         return self.end_ms - self.start_ms
 
     @property
+    def transfers_ms(self) -> Array:
+        """How long its messages take, see :func:`.messages.transfers_ms`, shape [2, S − 1, N]."""
+        result: Array = transfers_ms(self.messages_ms[None])[0]
+        return result
+
+    @property
     def iteration_ms(self) -> float:
         """From the first start to the last end."""
         return float(self.end_ms.max() - self.start_ms.min())
@@ -138,8 +144,10 @@ class ProductionTrace:
         For people: what was found and dropped.
     steps, workers : tuple of int
         All steps and data-parallel ranks of the file.
-    operations : int
-        How many it holds.
+    unread : tuple of int
+        Steps that were not asked for.
+    operations, sends : int
+        How many it holds, and how many of them are ends of messages.
     ranks_ms : DataFrame
         How long each ``rank`` of each ``dp_rank`` and device (``stage``) computed in each
         ``step``: ``busy_ms``.
@@ -152,7 +160,9 @@ class ProductionTrace:
     notes: tuple[str, ...]
     steps: tuple[int, ...]
     workers: tuple[int, ...]
+    unread: tuple[int, ...]
     operations: int
+    sends: int
     ranks_ms: pd.DataFrame
 
     @property
@@ -178,10 +188,6 @@ class ProductionTrace:
         result: Array = times[self.grid]
         return result
 
-    def transfers_ms(self) -> Array:
-        """How long messages take, see :func:`.messages.transfers_ms`, shape [I, 2, S − 1, N]."""
-        return np.stack([transfers_ms(one.messages_ms[None])[0] for one in self.iterations])
-
 
 def read_production(path: StrPath, *, step: int | None = None) -> ProductionTrace:
     """Read the complete iterations of a production trace.
@@ -202,10 +208,17 @@ def read_production(path: StrPath, *, step: int | None = None) -> ProductionTrac
     file = os.fspath(path)
     rows = read_rows(path)
     total = len(rows)
+    left_out: list[Dropped] = []
+    unread: tuple[int, ...] = ()
     if step is not None:
-        rows = rows[rows["step"] == step]
-        if rows.empty:
+        wanted = rows["step"] == step
+        if not wanted.any():
             raise FormatError(f"has no complete iteration of step {step}: no such step", file=file)
+        counts = rows.loc[~wanted, "step"].value_counts().sort_index()
+        places = [f"step {other}: {counted(n, 'row')}" for other, n in counts.items()]
+        left_out.append(Dropped("of other steps", places, int(counts.sum())))
+        unread = tuple(int(other) for other in counts.index)
+        rows = rows[wanted]
     names = list(rows["optype"].cat.categories)
     rows["code"] = rows["optype"].cat.codes.to_numpy()
     rows["computes"] = rows["code"].isin([i for i, name in enumerate(names) if name in COMPUTE])
@@ -214,7 +227,7 @@ def read_production(path: StrPath, *, step: int | None = None) -> ProductionTrac
     inside = rows["computes"] | rows["code"].isin(
         [i for i, name in enumerate(names) if communication(name)]
     )
-    left_out = [*_outside(rows[~inside], names)]
+    left_out += _outside(rows[~inside])
     rows = rows[inside]
     placement = _placement(rows, file)
     ranks_ms, slowest = _slowest_ranks(rows)
@@ -266,10 +279,12 @@ def read_production(path: StrPath, *, step: int | None = None) -> ProductionTrac
         iterations,
         tuple(skipped),
         tuple(left_out),
-        tuple(_notes(iterations, skipped, left_out)),
+        tuple(_notes(iterations, skipped, len(comm))),
         tuple(steps.tolist()),
         tuple(workers.tolist()),
+        unread,
         total,
+        len(comm),
         ranks_ms,
     )
 
@@ -333,12 +348,12 @@ def _slowest_ranks(rows: pd.DataFrame) -> tuple[pd.DataFrame, NDArray[np.bool_]]
     return ranks, slowest[group]
 
 
-def _outside(rows: pd.DataFrame, names: list[str]) -> Iterator[Dropped]:
+def _outside(rows: pd.DataFrame) -> Iterator[Dropped]:
     """Operations that are no part of the pipeline, by name."""
     if len(rows):
         places = [
-            f"{names[int(code)]}: {counted(len(part), 'row')}, from row {part.index[0]} on"
-            for code, part in rows.groupby("code")
+            f"{name}: {counted(len(part), 'row')}, from row {part.index[0]} on"
+            for name, part in rows.groupby("optype", observed=True)
         ]
         yield Dropped("outside the pipeline", sorted(places), len(rows))
 
@@ -355,16 +370,10 @@ def _peers(rows: pd.DataFrame) -> Iterator[Dropped]:
 
 
 def _notes(
-    iterations: tuple[ProductionIteration, ...], skipped: list[str], left_out: list[Dropped]
+    iterations: tuple[ProductionIteration, ...],
+    skipped: list[str],
+    sends: int,
 ) -> Iterator[str]:
-    shape = iterations[0].schedule
-    yield (
-        f"{counted(shape.stages, 'stage')} × {counted(shape.microbatches, 'micro-batch')}, "
-        f"{counted(len(iterations), 'complete iteration')}"
-    )
-    for part in left_out:
-        names = ", ".join(place.partition(":")[0] for place in part.places)
-        yield f"left out {counted(part.count, 'operation')} {part.why}: {names}"
     if skipped:
         more = f", and {len(skipped) - 1} more" if len(skipped) > 1 else ""
         yield (
@@ -372,5 +381,6 @@ def _notes(
             f"{skipped[0]}{more}"
         )
     silent = sum(not one.has_messages for one in iterations)
-    if silent and shape.devices > 1:
-        yield f"{counted(silent, 'iteration')} without messages: sends and receives do not match"
+    if silent and iterations[0].schedule.devices > 1:
+        why = "sends and receives do not match" if sends else "the trace has no sends and receives"
+        yield f"{counted(silent, 'iteration')} without messages: {why}"

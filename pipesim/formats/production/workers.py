@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = [
     "SlowPlace",
     "SlowRank",
+    "mean_known",
+    "slow_links",
     "slow_places",
     "slow_ranks",
     "slow_stages",
@@ -141,12 +143,52 @@ def slow_ranks(trace: ProductionTrace) -> list[SlowRank]:
     """Find ranks that are slower than those with which they share a stage."""
     ranks = trace.ranks_ms
     found = []
-    typical = ranks.groupby(["dp_rank", "stage", "rank"])["busy_ms"].median()
-    for (dp_rank, device), part in typical.groupby(["dp_rank", "stage"]):
-        factors = slower(part.to_numpy())
+    typical = ranks.groupby(["dp_rank", "stage", "rank"])["busy_ms"].median().reset_index()
+    for _, part in typical.groupby(["dp_rank", "stage"]):
+        factors = slower(part["busy_ms"].to_numpy()).tolist()
+        names = part[["rank", "dp_rank", "stage"]].to_numpy().tolist()
         found += [
-            SlowRank(int(rank), int(dp_rank), int(device), float(factor))
-            for rank, factor in zip(part.index.get_level_values("rank"), factors, strict=True)
+            SlowRank(rank, dp_rank, device, factor)
+            for (rank, dp_rank, device), factor in zip(names, factors, strict=True)
             if factor > 1
         ]
     return sorted(found, key=lambda one: -one.factor)
+
+
+def slow_links(messages_ms: Array) -> tuple[Array, Array]:
+    """Find links whose messages take longer than usual.
+
+    Parameters
+    ----------
+    messages_ms : array, shape [W, 2, S − 1]
+        Of forward and backward messages over each link in each worker.
+
+    Returns
+    -------
+    across : array, shape [W, 2, S − 1]
+        How many times as long as over the same link in the other workers; 1: as long.
+    along : array, shape [2, S − 1]
+        How many times as long as over the other links, in every worker; 1: as long.
+    """
+    if not messages_ms.size:
+        return np.ones(messages_ms.shape), np.ones(messages_ms.shape[1:])
+    across: Array = np.apply_along_axis(slower, 0, messages_ms)
+    usual = np.median(messages_ms / across, axis=0)
+    return across, slower(usual.ravel()).reshape(usual.shape)
+
+
+def mean_known(transfers_ms: Array) -> Array:
+    """Return the means of messages over the micro-batches; what is not known is usual, or 0.
+
+    Parameters
+    ----------
+    transfers_ms : array, shape [..., 2, S − 1, N]
+        NaN: not known.
+    """
+    known = np.isfinite(transfers_ms)
+    total = np.where(known, transfers_ms, 0).sum(axis=-1)
+    count = known.sum(axis=-1)
+    mean: Array = np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
+    if np.isnan(mean).any() and np.isfinite(mean).any():
+        mean = np.where(np.isnan(mean), np.nanmedian(mean), mean)
+    return np.nan_to_num(mean)
