@@ -263,7 +263,7 @@ def _ranks(job: Job, trace: ProductionTrace) -> Iterator[Suspect]:
     """Ranks that are slower than those with which they share a stage."""
     placement = np.array(job.schedules[0][0].placement)
     for one in slow_ranks(trace):
-        if one.dp_rank not in job.workers:
+        if one.dp_rank not in job.workers or not one.read:
             continue
         w, stages = job.workers.index(one.dp_rank), np.flatnonzero(placement == one.device)
 

@@ -56,8 +56,8 @@ class Measurement:
     notes : tuple of str
         For people: what was found, guessed or shared.
     iteration_ms : tuple of float
-        Measured time of each used iteration, with all that follows the pipeline where the
-        source counts it in; empty where the source does not tell.
+        Measured time of each used iteration that ran in the order of ``schedule``, with all that
+        follows the pipeline where the source counts it in; empty where the source does not tell.
     spread_ms : mapping of kind to array, shape [S, N]
         Where the source has them, the quartile ranges that belong to the medians.
     tallies : tuple of Tally

@@ -57,10 +57,10 @@ def test_production() -> None:
     scenario, lines = imported("production", "trace.parquet", "--name", "job")
     assert (scenario.name, scenario.stages, scenario.microbatches) == ("job", 4, 4)
     assert lines[0].startswith("job: 4 stages × 4 micro-batches · F ")
-    assert any("left out 156 operations outside the pipeline: " in line for line in lines)
+    assert any("not used: 156 rows, outside the pipeline (" in line for line in lines)
     one, lines = imported("production", "trace.parquet", "--step", "34", "--dp-rank", "1")
     assert one != scenario
-    assert any("medians over 1 iteration (1906 to 1906 ms)" in line for line in lines)
+    assert "- medians over 1 step of dp rank 1 (1,906 ms)" in lines
 
 
 def test_megatron() -> None:
@@ -81,7 +81,7 @@ def test_timeline() -> None:
     shutil.copy(ZERO, "ops.csv")
     scenario, lines = imported("timeline", "ops.csv", "--stages", "4", "--iterations", "5,6,7")
     assert scenario.stages == 4
-    assert "- ops.csv: medians over iterations 5, 6 and 7 (1391 to 1395 ms)" in lines
+    assert "- medians over iterations 5, 6 and 7 (1391 to 1395 ms)" in lines
     assert any(line.startswith("- F 34") and " ± " in line for line in lines)
     Path("s.toml").unlink()
     assert "(iteration 5 lacks stage 4)" in error("timeline", "ops.csv", "--stages", "5")

@@ -9,6 +9,7 @@ import pytest
 
 from pipesim.documents.scenario_toml import load_scenario
 from pipesim.errors import FormatError, ScenarioError
+from pipesim.fidelity.import_check import check_import
 from pipesim.formats.measurement import Measurement
 from pipesim.formats.operator_timeline import import_timelines
 from pipesim.formats.operator_timeline.rows import read_operator_csv
@@ -72,9 +73,9 @@ def test_the_last_w_is_shared_and_starts_are_the_gpus(path: Path) -> None:
         ("0W2", 76, 81),
     ]
     assert made.notes == (
-        f"{path}: 1 stage × 3 micro-batches, F, B and W",
-        f"{path}: medians over iteration 7 (81 ms)",
-        f"{path}: the last W of a stage stands for several micro-batches, which share its time "
+        "1 stage × 3 micro-batches, F, B and W",
+        "medians over iteration 7 (81 ms)",
+        "the last W of a stage stands for several micro-batches, which share its time "
         "equally (stage 0: 2)",
         "the fused backward was not measured: guessed to take B + W",
     )
@@ -82,11 +83,14 @@ def test_the_last_w_is_shared_and_starts_are_the_gpus(path: Path) -> None:
 
 def test_a_log_cut_before_its_last_w_is_partial_not_shared(path: Path) -> None:
     cut = SPLIT.rsplit("7,0,W,1", 1)[0]
-    with pytest.raises(FormatError, match=r"ops.csv: holds no complete iteration"):
+    with pytest.raises(
+        FormatError,
+        match=r"ops.csv: holds no complete iteration \(iteration 7 lacks W \(line 8\)\)",
+    ):
         single(path, cut)
     made = single(path, cut + SPLIT.removeprefix(HEADER).replace("7,0", "8,0"))
     assert [i.label for i in made.iterations] == ["8"]
-    assert f"{path}: skipped 1 partial iteration: 7" in made.notes
+    assert "skipped 1 partial iteration: 7 (7 lacks W (line 8))" in made.notes
 
 
 def test_medians_over_the_chosen_iterations(path: Path) -> None:
@@ -173,7 +177,14 @@ def test_pipemorph_counts_its_iterations_twice() -> None:
     assert times == pytest.approx([1385.2, 1389.8, 1452.6, 1449.5, 1450.4], abs=0.1)
     warmups = [[s.op.kind for s in i.timeline.compute[0]].index("B") for i in made.iterations]
     assert warmups == [7, 7, 9, 9, 9]
-    assert f"{PIPE}: skipped 1 partial iteration: 7" in made.notes
+    assert any(note.startswith("skipped 1 partial iteration: 7 (7 lacks B") for note in made.notes)
+    (_, _, passes, lines) = made.tallies
+    assert [(part.why, part.count) for part in passes.dropped] == [
+        ("incomplete", 1),
+        ("not among the healthy ones", 3),
+    ]
+    assert "line 74 on: iteration 7 lacks B of micro-batch 0" in passes.dropped[0].places[0]
+    assert lines.found == len(PIPE.read_text().splitlines()) - 1
     assert any("5/2, 6/2 and 7/2 are taken as iterations of their own" in n for n in made.notes)
 
 
@@ -191,7 +202,7 @@ def test_passes_whose_clocks_disagree_are_skipped(path: Path) -> None:
     made = single(path, HEADER + shifted("5", 1, 0) + shifted("6", 1, 1e5) + shifted("7", 2, -7))
     assert [one.label for one in made.iterations] == ["5"]
     (note,) = (note for note in made.notes if "clocks disagree" in note)
-    assert note.startswith(f"{path}: clocks disagree: skipped 2 iterations: 6 and 7 (6: 0B0 star")
+    assert note.startswith("clocks disagree: skipped 2 iterations: 6 and 7 (6: 0B0 star")
     # A few milliseconds are within what clocks may differ by.
     assert single(path, HEADER + shifted("5", 3, 6)).iterations
     with pytest.raises(
@@ -223,6 +234,18 @@ def test_split_and_fused_files_together() -> None:
     assert np.array_equal(made.forward_ms, import_timelines([ZERO]).scenario.forward_ms)
     fused = import_timelines([ONE_F]).scenario.fused_backward_ms
     assert np.array_equal(made.fused_backward_ms, fused)
+
+
+def test_iteration_times_are_of_the_order_that_is_told() -> None:
+    """Two files ran two orders: their iterations take unlike times."""
+    for files, first in (((ZERO, ONE_F), ZERO), ((ONE_F, ZERO), ONE_F)):
+        made, own = import_timelines(files), import_timelines([first])
+        assert (made.iteration_ms, made.schedule) == (own.iteration_ms, own.schedule)
+        assert any("different orders: checked against the 3 of 6" in note for note in made.notes)
+        assert f"{first.name}: {own.notes[1]}" in made.notes
+        found = check_import(own)
+        assert found is not None
+        assert abs(found.error) < 0.06
 
 
 def test_the_shipped_scenario_is_of_this_data() -> None:

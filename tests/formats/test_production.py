@@ -8,13 +8,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from pipesim.engine import simulate
 from pipesim.errors import FormatError
 from pipesim.formats.measurement import Measurement
 from pipesim.formats.production import import_production, read_production
+from pipesim.formats.production.workers import slow_ranks
 from pipesim.program import Message
+from pipesim.scenario import Scenario
 from pipesim.schedule import Op
+from planners import plan
 from tests.formats.mutations import damaged
-from tests.formats.production_traces import SAMPLE, SHIPPED, small
+from tests.formats.production_traces import SAMPLE, SHIPPED, job, small
 from tests.strategies import tries
 
 
@@ -50,23 +54,25 @@ def test_a_small_trace(save: Save) -> None:
     assert [str(op) for order in trace.iterations[0].schedule.orders for op in order] == [
         "0F0", "0BW0", "1F0", "1BW0",
     ]  # fmt: skip
-    assert trace.notes == (
-        f"{path}: 2 stages × 1 micro-batch, 2 complete iterations",
-        f"{path}: left out 2 operations outside the pipeline: params-all-gather",
-    )
+    assert trace.notes == ()
+    (outside,) = trace.left_out
+    assert (outside.why, outside.count) == ("outside the pipeline", 2)
+    assert outside.places == ("params-all-gather: 2 rows, from row 0 on",)
+    assert (trace.operations, trace.sends) == (18, 8)
 
 
 def test_the_shipped_trace() -> None:
     made = import_production(SHIPPED, message_bytes=5)
-    assert len(made.iterations) == len(made.iteration_ms) == 64
+    assert (len(made.iterations), len(made.iteration_ms)) == (64, 32)
     assert made.scenario.name == "trace-ST"
-    assert made.scenario.forward_ms.mean(axis=1) == pytest.approx([67, 67.5, 68, 140], abs=0.5)
+    assert made.scenario.forward_ms.mean(axis=1) == pytest.approx([67, 67.5, 68, 140.5], abs=0.5)
     assert made.scenario.fused_backward_ms.mean(axis=1) == pytest.approx(
         [144, 145, 145, 205], abs=1
     )
-    assert 1 < made.spread_ms["F"].min() < made.spread_ms["BW"].max() < 6
+    assert 1 < made.spread_ms["F"].min() < made.spread_ms["BW"].max() < 7
     assert len(made.iterations[0].timeline.comm) == 2 * 2 * 3 * 4
-    assert any("64 iterations" in note and "1903 to 2046 ms" in note for note in made.notes)
+    assert "medians over 32 steps of dp rank 1 (1,911 to 2,046 ms)" in made.notes
+    assert "stage 3: 1.63× as long as the others, in every worker" in made.notes
     for one in made.iterations:
         for device in one.timeline.compute:
             moments = [t for span in device for t in (span.start_ms, span.end_ms)]
@@ -88,7 +94,7 @@ def test_one_step_of_one_rank() -> None:
     (used,) = [one.timeline.scenario for one in made.iterations if one.used]
     assert np.allclose(made.scenario.forward_ms, used.forward_ms, atol=1e-4)
     assert (made.scenario.name, made.scenario.source) == ("n", "s")
-    with pytest.raises(FormatError, match=r"no complete iteration of step 35, dp rank 0"):
+    with pytest.raises(FormatError, match=r"no complete iteration of step 35"):
         import_production(SAMPLE, step=35, dp_rank=0)
 
 
@@ -102,13 +108,25 @@ def test_chunks_are_placed_by_gmc(save: Save) -> None:
 
 
 def test_ranks_that_share_a_stage(save: Save) -> None:
-    twin = small()
-    twin["rank"] += 100
-    twin["duration"] += np.float32(0.5)
-    path = save(pd.concat([twin, small()]))
-    trace = read_production(path)
-    assert trace.iterations[0].timeline.iteration_ms == pytest.approx(102, abs=1e-3)
-    assert any("took the lowest, left out 18 operations" in note for note in trace.notes)
+    """They wait for each other: the slowest of their lanes counts."""
+
+    def slow(step: int, dp_rank: int) -> Scenario:
+        return Scenario(stages=2, microbatches=4, forward_ms=[20 if dp_rank else 10, 10])
+
+    healthy, other = (job(slow, dp_ranks=n) for n in (1, 2))
+    slow_lane = other[other.dp_rank == 1].assign(dp_rank=0)
+    slow_lane["rank"] += 100
+    trace = read_production(save(pd.concat([healthy, slow_lane])))
+    assert [one.dp_rank for one in trace.iterations] == [0, 0, 0, 0]
+    assert trace.iterations[0].iteration_ms == pytest.approx(
+        simulate(slow(0, 1), plan(slow(0, 1), "1f1b")).iteration_ms
+    )
+    (peers,) = trace.left_out
+    assert (peers.why, peers.count) == (
+        "of ranks that share a stage with a slower one", len(healthy),
+    )  # fmt: skip
+    (rank,) = slow_ranks(trace)
+    assert rank == (102, 0, 0, pytest.approx(4 / 3), True)
 
 
 def without(step: int, optype: str, stage: int) -> Callable[[pd.DataFrame], pd.DataFrame]:
@@ -131,7 +149,10 @@ def moved(step: int, optype: str, stage: int, by_s: float) -> Callable[[pd.DataF
         (without(7, "backward-compute", 0), "stage 0 lacks the backward-compute of micro-batch 0"),
         (moved(7, "forward-compute", 1, -0.005), "1F0 starts 4.0 ms before 0F0 ends"),
         (moved(7, "forward-compute", 1, 0.005), "the clock of device 1 jumps: 1F0 and 1BW0 run"),
-        (moved(7, "forward-compute", 1, 1), "1BW0 for 1F0"),
+        (
+            moved(7, "forward-compute", 1, 1),
+            "the clocks contradict each other: 1BW0 starts 1000.0 ms before 1F0 ends",
+        ),
         (lambda f: pd.concat([f, f[(f.step == 7) & (f.stage == 0)]]), "0F0 comes twice"),
     ],
 )
@@ -144,7 +165,7 @@ def test_what_is_not_whole_is_skipped_and_counted(
     (skipped,) = trace.skipped
     assert skipped.startswith("step 7, dp rank 0: ")
     assert reason in skipped
-    assert trace.notes[-1] == (f"{path}: skipped 1 partial or contradictory iteration: {skipped}")
+    assert trace.notes[-1] == f"skipped 1 partial or contradictory iteration: {skipped}"
 
 
 def test_nothing_left_is_an_error_with_the_first_reason(save: Save) -> None:
@@ -172,9 +193,7 @@ def test_messages_that_do_not_match_are_left_out(save: Save) -> None:
     path = save(without(7, "backward-recv", 0)(small()))
     trace = read_production(path)
     assert [len(one.timeline.comm) for one in trace.iterations] == [0, 4]
-    assert trace.notes[-1] == (
-        f"{path}: 1 iteration without messages: sends and receives do not match"
-    )
+    assert trace.notes[-1] == "1 iteration without messages: sends and receives do not match"
 
 
 def with_value(column: str, value: object) -> Callable[[pd.DataFrame], pd.DataFrame]:

@@ -6,12 +6,16 @@ What the lines of a file mean:
 - A pass that lacks operators, because the run was interrupted, is skipped, and so is one
   whose stages have clocks that disagree: its operators start before what they need has ended.
 - The healthy passes of a file are those about as fast as its fastest.
+- Files of one pipeline may have run different orders, whose iteration times differ: those of the
+  order that most healthy passes ran are told.
 """
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +24,11 @@ from pipesim.errors import FormatError, ScenarioError
 from pipesim.files import StrPath
 from pipesim.formats.measurement import MeasuredIteration, Measurement, OperatorTimes
 from pipesim.formats.operator_timeline.operators import Iteration, complete
-from pipesim.formats.operator_timeline.rows import OperatorFile, read_operator_csv
+from pipesim.formats.operator_timeline.rows import OperatorFile, Pass, read_operator_csv
+from pipesim.formats.regimes import levels
+from pipesim.formats.tally import Dropped, Tally
 from pipesim.scenario import KINDS, Array, Kind, Scenario
-from pipesim.text import counted, listed
+from pipesim.text import counted, fixed, listed
 from pipesim.timeline import OpSpan, Timeline
 
 __all__ = ["import_timelines"]
@@ -71,26 +77,20 @@ def import_timelines(
         raise ScenarioError("there is no file to import")
     files = [read_operator_csv(path, stages=stages) for path in paths]
     wanted = None if iterations is None else {str(label) for label in iterations}
-    notes: list[str] = []
-    all_found: list[list[Iteration]] = []
-    healthy: list[list[Iteration]] = []
+    read = []
     for file in files:
         if (file.stages, file.microbatches) != (files[0].stages, files[0].microbatches):
             raise FormatError(
                 f"has {_shape(file)}, but {files[0].file} has {_shape(files[0])}", file=file.file
             )
-        whole = [done for part in file.passes if (done := complete(file, part)) is not None]
-        skewed = {one.label: reason for one in whole if (reason := one.contradiction)}
-        found = [one for one in whole if one.label not in skewed]
-        if not found:
-            raise FormatError(f"holds no complete iteration{_why(file, skewed)}", file=file.file)
-        all_found.append(found)
-        healthy.append(_choose(file, found, wanted))
-        notes += _notes(file, found, healthy[-1], skewed)
+        read.append(_read(file, wanted))
     for label in sorted(wanted or ()):
         if not any(part.label == label for file in files for part in file.passes):
             raise FormatError(f"there is no iteration {label}", file=files[0].file)
-    times = OperatorTimes.of(_samples(files, healthy, notes))
+    notes = [f"{_name(one.file, files)}{text}" for one in read for text in _notes(one)]
+    if len({file.fused for file in files}) > 1:
+        notes.append("F, B and W are from the files with W, the fused backward from those without")
+    times = OperatorTimes.of(_samples(read))
     scenario = Scenario(
         stages=files[0].stages,
         microbatches=files[0].microbatches,
@@ -99,13 +99,68 @@ def import_timelines(
         name=name or Path(os.fspath(paths[0])).stem,
         source=source,
     )
-    measured = tuple(
-        MeasuredIteration(file.file, one.label, one in chosen, _timeline(scenario, one))
-        for file, found, chosen in zip(files, all_found, healthy, strict=True)
-        for one in found
+    healthy = [one for file in read for one in file.healthy]
+    schedule = Counter(one.schedule for one in healthy).most_common(1)[0][0]
+    ran_it = [one for one in healthy if one.schedule == schedule]
+    if len(ran_it) < len(healthy):
+        notes.append(
+            f"the healthy iterations ran different orders: checked against the {len(ran_it)} of "
+            f"{len(healthy)} with the usual one"
+        )
+    return Measurement(
+        scenario,
+        tuple(
+            MeasuredIteration(
+                one.file.file, each.label, each in one.healthy, _timeline(scenario, each)
+            )
+            for one in read
+            for each in one.found
+        ),
+        (*notes, *times.notes),
+        tuple(one.iteration_ms for one in ran_it),
+        times.spread_ms,
+        (*_tallies(read),),
+        schedule,
     )
-    times_ms = tuple(one.iteration_ms for chosen in healthy for one in chosen)
-    return Measurement(scenario, measured, (*notes, *times.notes), times_ms, times.spread_ms)
+
+
+@dataclass(frozen=True)
+class _Read:
+    """The passes of a file.
+
+    ``found`` are complete and their clocks agree; ``healthy`` are chosen among them; ``skewed``
+    and ``partial`` say why the others are skipped, by label.
+    """
+
+    file: OperatorFile
+    found: list[Iteration]
+    healthy: list[Iteration]
+    skewed: Mapping[str, str]
+    partial: Mapping[str, str]
+
+
+def _read(file: OperatorFile, wanted: Collection[str] | None) -> _Read:
+    whole, partial = [], {}
+    for part in file.passes:
+        done = complete(file, part)
+        if done is None:
+            partial[part.label] = _lacking(file, part)
+        else:
+            whole.append(done)
+    skewed = {one.label: reason for one in whole if (reason := one.contradiction)}
+    found = [one for one in whole if one.label not in skewed]
+    if not found:
+        raise FormatError(f"holds no complete iteration{_why(skewed, partial)}", file=file.file)
+    return _Read(file, found, _choose(file, found, wanted), skewed, partial)
+
+
+def _name(file: OperatorFile, files: Sequence[OperatorFile]) -> str:
+    """Name a file in front of what is said about it, where there are several."""
+    names = [Path(one.file).name for one in files]
+    own = Path(file.file).name
+    if len(files) == 1:
+        return ""
+    return f"{own if names.count(own) == 1 else file.file}: "
 
 
 def _timeline(scenario: Scenario, iteration: Iteration) -> Timeline:
@@ -136,24 +191,36 @@ def _choose(
     return chosen
 
 
-def _why(file: OperatorFile, skewed: Mapping[str, str]) -> str:
+def _why(skewed: Mapping[str, str], partial: Mapping[str, str]) -> str:
     """Say why a file has no usable iteration, as far as its first one tells."""
     if skewed:
         label, reason = next(iter(skewed.items()))
         return f" whose clocks agree (iteration {label}: {reason})"
-    first = file.passes[0]
-    missing = next((stage for stage in range(file.stages) if stage not in first.rows), None)
-    return "" if missing is None else f" (iteration {first.label} lacks stage {missing})"
+    label, reason = next(iter(partial.items()))
+    return f" (iteration {label} {reason})"
 
 
-def _samples(
-    files: Sequence[OperatorFile], healthy: Sequence[Sequence[Iteration]], notes: list[str]
-) -> dict[Kind, Array]:
+def _lacking(file: OperatorFile, part: Pass) -> str:
+    """Say what a partial pass lacks first."""
+    for stage in range(file.stages):
+        rows = part.rows.get(stage, [])
+        if not rows:
+            return f"lacks stage {stage}"
+        there = {(row.op, row.microbatch) for row in rows}
+        for op in "FB":
+            for m in range(file.microbatches):
+                if (op, m) not in there:
+                    return f"lacks {op} of micro-batch {m} on stage {stage} (line {rows[-1].line})"
+    return f"lacks W (line {max(rows[-1].line for rows in part.rows.values())})"
+
+
+def _samples(read: Sequence[_Read]) -> dict[Kind, Array]:
     """Return the times of each kind, shape [iterations, S, N], over all healthy iterations.
 
     Where some files have W, forwards are of these alone, as B and W are.
     """
-    pairs = [(file, one) for file, chosen in zip(files, healthy, strict=True) for one in chosen]
+    files = [one.file for one in read]
+    pairs = [(one.file, each) for one in read for each in one.healthy]
     mixed = len({file.fused for file in files}) > 1
     shape = len(pairs), files[0].stages, files[0].microbatches
     samples: dict[Kind, Array] = {kind: np.full(shape, np.nan) for kind in KINDS}
@@ -162,43 +229,86 @@ def _samples(
             for (op, _, _), gpu_ms in stage:
                 if not (mixed and file.fused and op.kind == "F"):
                     samples[op.kind][number, op.stage, op.microbatch] = gpu_ms
-    if mixed:
-        notes.append("F, B and W are from the files with W, the fused backward from those without")
     return samples
 
 
-def _notes(
-    file: OperatorFile,
-    found: list[Iteration],
-    chosen: list[Iteration],
-    skewed: Mapping[str, str],
-) -> Iterator[str]:
+def _notes(read: _Read) -> Iterator[str]:
     """Say what became of a file's passes."""
-    what = "F and fused backward" if file.fused else "F, B and W"
-    yield f"{file.file}: {_shape(file)}, {what}"
-    yield f"{file.file}: medians over {_timed(chosen)}"
-    if left := [one for one in found if one not in chosen]:
-        yield f"{file.file}: left out {_timed(left)}"
+    file, chosen = read.file, read.healthy
+    yield f"{_shape(file)}, {'F and fused backward' if file.fused else 'F, B and W'}"
+    yield f"medians over {_timed(chosen)}"
+    times = np.array([one.iteration_ms for one in read.found])
+    level = levels(np.maximum(times, 1e-9), smallest=1)
+    for number in range(int(level.max()) + 1):
+        left = [
+            one for one, own in zip(read.found, level, strict=True)
+            if own == number and one not in chosen
+        ]  # fmt: skip
+        if left:
+            factor = np.median([one.iteration_ms for one in left]) / max(
+                float(np.median([one.iteration_ms for one in chosen])), 1e-9
+            )
+            yield f"left out {_timed(left)}, {fixed(float(factor), 2)}× as long"
     again = [part.label for part in file.passes if "/" in part.label]
     if again:
         taken = "is taken as an iteration" if len(again) == 1 else "are taken as iterations"
-        yield f"{file.file}: iteration numbers repeat; {listed(again)} {taken} of their own"
-    whole = {one.label for one in found} | set(skewed)
-    partial = [part.label for part in file.passes if part.label not in whole]
-    if partial:
-        count = counted(len(partial), "partial iteration")
-        yield f"{file.file}: skipped {count}: {listed(partial)}"
-    if skewed:
-        label, reason = next(iter(skewed.items()))
+        yield f"iteration numbers repeat; {listed(again)} {taken} of their own"
+    if read.partial:
+        label, reason = next(iter(read.partial.items()))
+        count = counted(len(read.partial), "partial iteration")
+        yield f"skipped {count}: {listed(list(read.partial))} ({label} {reason})"
+    if read.skewed:
+        label, reason = next(iter(read.skewed.items()))
         yield (
-            f"{file.file}: clocks disagree: skipped {counted(len(skewed), 'iteration')}: "
-            f"{listed(list(skewed))} ({label}: {reason})"
+            f"clocks disagree: skipped {counted(len(read.skewed), 'iteration')}: "
+            f"{listed(list(read.skewed))} ({label}: {reason})"
         )
     if not file.fused and (shared := _shared(file, chosen)):
         yield (
-            f"{file.file}: the last W of a stage stands for several micro-batches, which share "
+            f"the last W of a stage stands for several micro-batches, which share "
             f"its time equally ({shared})"
         )
+
+
+def _tallies(read: Sequence[_Read]) -> Iterator[Tally]:
+    """Count lines, iterations and stages."""
+    reasons: dict[str, list[tuple[str, int]]] = {}
+    lines = 0
+    for one in read:
+        name = Path(one.file.file).name
+        healthy = {each.label for each in one.healthy}
+        for part in one.file.passes:
+            count = sum(len(rows) for rows in part.rows.values())
+            first = min(row.line for rows in part.rows.values() for row in rows)
+            where = f"{name}, line {first} on: iteration {part.label}"
+            if part.label in healthy:
+                lines += count
+            elif part.label in one.partial:
+                place = f"{where} {one.partial[part.label]}"
+                reasons.setdefault("incomplete", []).append((place, count))
+            elif part.label in one.skewed:
+                place = f"{where}, {one.skewed[part.label]}"
+                reasons.setdefault("of clocks that disagree", []).append((place, count))
+            else:
+                (each,) = (each for each in one.found if each.label == part.label)
+                place = f"{where}, {each.iteration_ms:,.0f} ms"
+                reasons.setdefault("not among the healthy ones", []).append((place, count))
+    yield Tally("file", len(read))
+    yield Tally("stage", read[0].file.stages)
+    yield Tally(
+        "iteration",
+        sum(len(one.healthy) for one in read),
+        [Dropped(why, [place for place, _ in places]) for why, places in reasons.items()],
+    )
+    yield Tally(
+        "line",
+        lines,
+        [
+            Dropped(f"of iterations {why}", ["see those"], sum(count for _, count in places))
+            for why, places in reasons.items()
+        ],
+        "operators of the used iterations",
+    )
 
 
 def _shared(file: OperatorFile, chosen: Sequence[Iteration]) -> str:

@@ -105,6 +105,7 @@ def assemble(
     stage = compute["gmc"].to_numpy()
     cell = (kind * shape[1] + stage) * microbatches + compute["mb_id"].to_numpy()
     start, end = compute["start_ms"].to_numpy(), compute["end_ms"].to_numpy()
+    index = compute.index.to_numpy()
     seq, device = compute["seq_id"].to_numpy(), compute["stage"].to_numpy()
 
     # One reason for each iteration: the first check that it fails.
@@ -113,7 +114,8 @@ def assemble(
         of = iteration[wrong]
         for i, first in zip(*np.unique(of, return_index=True), strict=True):
             if int(i) not in reasons:
-                reasons[int(i)] = why(int(wrong[first]))
+                row = int(wrong[first])
+                reasons[int(i)] = f"row {index[row]}: {why(row)}"
 
     by_start = np.lexsort((end, start, kind, device, iteration))
     same = _same(by_start, iteration, device, kind)
@@ -140,16 +142,19 @@ def assemble(
     at = place[iteration[kept]] * size + cell[kept]
     starts, ends = np.empty((2, len(numbers) * size))
     starts[at], ends[at] = start[kept], end[kept]
+    rows = np.empty(len(numbers) * size, dtype=np.int32)
+    rows[at] = index[kept]
     starts, ends = starts.reshape(-1, *shape), ends.reshape(-1, *shape)
 
     orders = _orders(starts, ends, placement)
-    broken = _overlaps(starts, ends, orders, placement) | _contradictions(starts, ends, shape)
+    broken = _contradictions(starts, ends, shape) | _overlaps(starts, ends, orders, placement)
     schedules = _schedules(orders, placement, shape)
     whole = []
     for i, number in enumerate(numbers.tolist()):
         made = schedules[i]
         if i in broken:
-            reasons[number] = broken[i]
+            cell_of, reason = broken[i]
+            reasons[number] = f"row {rows[i * size + cell_of]}: {reason}"
         elif isinstance(made, str):
             reasons[number] = f"the clocks contradict each other: {made}"
         elif ends[i].max() <= starts[i].min():
@@ -200,7 +205,7 @@ def _orders(starts: Array, ends: Array, placement: tuple[int, ...]) -> Ints:
 
 def _overlaps(
     starts: Array, ends: Array, orders: Ints, placement: tuple[int, ...]
-) -> dict[int, str]:
+) -> dict[int, tuple[int, str]]:
     """Say where two operators run at once on one device."""
     count, *shape = starts.shape
     device = np.broadcast_to(np.array(placement)[:, None], shape).ravel()
@@ -208,18 +213,23 @@ def _overlaps(
     end = np.take_along_axis(ends.reshape(count, -1), orders, axis=1)
     together = device[orders[:, 1:]] == device[orders[:, :-1]]
     at_once = together & (end[:, :-1] - start[:, 1:] > CLOCK_ERROR_MS)
-    result: dict[int, str] = {}
+    result: dict[int, tuple[int, str]] = {}
     for i, position in np.argwhere(at_once):
         before, after = (_op(int(orders[i, position + k]), tuple(shape)) for k in (0, 1))
         result.setdefault(
             int(i),
-            f"the clock of device {device[orders[i, position]]} jumps: {before} and {after} "
-            "run at once",
+            (
+                int(orders[i, position + 1]),
+                f"the clock of device {device[orders[i, position]]} jumps: {before} and {after} "
+                "run at once",
+            ),
         )
     return result
 
 
-def _contradictions(starts: Array, ends: Array, shape: tuple[int, int, int]) -> dict[int, str]:
+def _contradictions(
+    starts: Array, ends: Array, shape: tuple[int, int, int]
+) -> dict[int, tuple[int, str]]:
     """Say where an operator starts before one that it needs has ended."""
     forward, backward = 0, 1
     pairs: list[tuple[Array, Array, int, int, int]] = [
@@ -228,7 +238,7 @@ def _contradictions(starts: Array, ends: Array, shape: tuple[int, int, int]) -> 
         (ends[:, forward], starts[:, backward], backward, forward, 0),
         (ends[:, backward, 1:], starts[:, backward, :-1], backward, backward, 1),
     ]
-    result: dict[int, str] = {}
+    result: dict[int, tuple[int, str]] = {}
     for ended, started, kind, other, step in pairs:
         early = ended - started
         for i, stage, m in np.argwhere(early > CLOCK_ERROR_MS):
@@ -236,8 +246,11 @@ def _contradictions(starts: Array, ends: Array, shape: tuple[int, int, int]) -> 
             need = Op(_KINDS[other], op.stage + step, op.microbatch)
             result.setdefault(
                 int(i),
-                f"the clocks contradict each other: {op} starts {early[i, stage, m]:.1f} ms "
-                f"before {need} ends",
+                (
+                    (kind * shape[1] + op.stage) * shape[2] + op.microbatch,
+                    f"the clocks contradict each other: {op} starts {early[i, stage, m]:.1f} ms "
+                    f"before {need} ends",
+                ),
             )
     return result
 

@@ -2,7 +2,7 @@
 
 ``gmc`` is the stage of the model, ``stage`` the device on which it is. Ranks that share a device
 and a data-parallel rank (tensor, sequence or context parallel) work on the same operators and
-wait for each other, so that the slowest of each step counts.
+wait for each other: of their lanes through the devices, the slowest of each step is read.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class ProductionTrace:
         How many it holds, and how many of them are ends of messages.
     ranks_ms : DataFrame
         How long each ``rank`` of each ``dp_rank`` and device (``stage``) computed in each
-        ``step``: ``busy_ms``.
+        ``step``: ``busy_ms``; and whether its operators were ``read``.
     """
 
     file: str
@@ -230,7 +230,7 @@ def read_production(path: StrPath, *, step: int | None = None) -> ProductionTrac
     left_out += _outside(rows[~inside])
     rows = rows[inside]
     placement = _placement(rows, file)
-    ranks_ms, slowest = _slowest_ranks(rows)
+    ranks_ms, slowest = _slowest_lanes(rows)
     left_out += _peers(rows[~slowest])
     rows = rows[slowest]
 
@@ -335,17 +335,25 @@ def _sends_on(rows: pd.DataFrame, last: int) -> bool:
     return bool(sends.any() and not receives.any())
 
 
-def _slowest_ranks(rows: pd.DataFrame) -> tuple[pd.DataFrame, NDArray[np.bool_]]:
-    """Return how long each rank computes in each step, and which rows are of the slowest."""
-    place = ["step", "dp_rank", "stage"]
-    group = rows.groupby([*place, "rank"]).ngroup().to_numpy()
+def _slowest_lanes(rows: pd.DataFrame) -> tuple[pd.DataFrame, NDArray[np.bool_]]:
+    """Return how long each rank computes in each step, and which rows are of the slowest lane.
+
+    The n-th ranks of all devices are a lane: they send to each other. Where devices have unlike
+    numbers of ranks, the last one of a device stands in for those that it lacks.
+    """
+    worker = ["step", "dp_rank"]
+    group = rows.groupby([*worker, "stage", "rank"]).ngroup().to_numpy()
     _, first = np.unique(group, return_index=True)
     busy_ms = np.bincount(group, weights=(rows["end_ms"] - rows["start_ms"]) * rows["computes"])
-    ranks = rows.iloc[first][[*place, "rank"]].reset_index(drop=True).assign(busy_ms=busy_ms)
-    descending = ranks.sort_values("busy_ms", ascending=False, kind="stable")
-    slowest = np.zeros(len(ranks), dtype=bool)
-    slowest[descending.drop_duplicates(place).index] = True
-    return ranks, slowest[group]
+    ranks = rows.iloc[first][[*worker, "stage", "rank"]].reset_index(drop=True)
+    ranks = ranks.assign(busy_ms=busy_ms, lane=ranks.groupby([*worker, "stage"]).cumcount())
+    of_lane = ranks.groupby([*worker, "lane"])["busy_ms"].sum().reset_index()
+    of_lane = of_lane.sort_values("busy_ms", ascending=False, kind="stable")
+    slowest = of_lane.drop_duplicates(worker)[[*worker, "lane"]]
+    wanted = ranks[worker].merge(slowest, on=worker, how="left")["lane"].to_numpy()
+    last = ranks.groupby([*worker, "stage"])["lane"].transform("max").to_numpy()
+    ranks["read"] = ranks["lane"].to_numpy() == np.minimum(wanted, last)
+    return ranks, ranks["read"].to_numpy()[group]
 
 
 def _outside(rows: pd.DataFrame) -> Iterator[Dropped]:

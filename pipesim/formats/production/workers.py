@@ -42,12 +42,16 @@ class SlowPlace(NamedTuple):
 
 
 class SlowRank(NamedTuple):
-    """One of the ranks that share a stage of a worker, and is slower than the others."""
+    """One of the ranks that share a stage of a worker, and is slower than the others.
+
+    ``read``: whether the operators of the trace are its own, in most steps.
+    """
 
     rank: int
     dp_rank: int
     device: int
     factor: float
+    read: bool
 
 
 def slower(times: ArrayLike) -> Array:
@@ -143,13 +147,15 @@ def slow_ranks(trace: ProductionTrace) -> list[SlowRank]:
     """Find ranks that are slower than those with which they share a stage."""
     ranks = trace.ranks_ms
     found = []
-    typical = ranks.groupby(["dp_rank", "stage", "rank"])["busy_ms"].median().reset_index()
+    places = ranks.groupby(["dp_rank", "stage", "rank"])
+    typical = places[["busy_ms", "read"]].agg({"busy_ms": "median", "read": "mean"}).reset_index()
     for _, part in typical.groupby(["dp_rank", "stage"]):
         factors = slower(part["busy_ms"].to_numpy()).tolist()
         names = part[["rank", "dp_rank", "stage"]].to_numpy().tolist()
+        read = (part["read"] > 0.5).tolist()
         found += [
-            SlowRank(rank, dp_rank, device, factor)
-            for (rank, dp_rank, device), factor in zip(names, factors, strict=True)
+            SlowRank(rank, dp_rank, device, factor, whether)
+            for (rank, dp_rank, device), factor, whether in zip(names, factors, read, strict=True)
             if factor > 1
         ]
     return sorted(found, key=lambda one: -one.factor)
