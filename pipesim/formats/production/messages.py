@@ -75,10 +75,13 @@ def messages(comm: pd.DataFrame, whole: Assembled, placement: tuple[int, ...]) -
     count, _, stages, n = whole.start_ms.shape
     result = np.full((count, len(ENDS), stages, n, 2), np.nan)
     known = np.ones(count, dtype=bool)
-    ordered = comm.sort_values(["number", "stage", "start_ms", "seq_id"], kind="stable")
-    number, device, code = (ordered[c].to_numpy() for c in ("number", "stage", "code"))
-    times = ordered[["start_ms", "end_ms"]].to_numpy()
-    names = list(ordered["optype"].cat.categories)
+    keys = ("seq_id", "start_ms", "stage", "number")
+    order = np.lexsort([comm[key].to_numpy() for key in keys])
+    number, device, start, end_ms = (
+        comm[name].to_numpy()[order] for name in ("number", "stage", "start_ms", "end_ms")
+    )
+    code = comm["optype"].cat.codes.to_numpy()[order]
+    names = list(comm["optype"].cat.categories)
     per_device = [2 * n * placement.count(d) for d in range(max(placement) + 1)]
     first = np.concatenate([[0], np.cumsum(per_device)])
     for way, (name, end) in enumerate(ENDS.items()):
@@ -101,8 +104,9 @@ def messages(comm: pd.DataFrame, whole: Assembled, placement: tuple[int, ...]) -
                     i, position = np.nonzero(chosen & fits[:, None])
                     s, m = op_stages[i, position], op_ms[i, position]
                     real = across[i, position]
-                    values = times[rows[take]]
-                    result[i[real], way, s[real], m[real]] = values[real]
+                    at = i[real], way, s[real], m[real]
+                    result[(*at, 0)] = start[rows[take]][real]
+                    result[(*at, 1)] = end_ms[rows[take]][real]
             known &= (found == int(across[0].sum())) | (found == int(own[0].sum()))
     result[~known] = np.nan
     return result

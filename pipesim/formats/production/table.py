@@ -28,7 +28,7 @@ COLUMNS = (*_INDICES, "optype", *_TIMES)
 _LARGEST = 1e9
 """Of an index, and of a time in seconds: 31 years, a clock that counts from 1970 included."""
 
-_MOST_ROWS = 10_000_000
+_MOST_ROWS = 5_000_000
 """What fits into 1 GiB with all that is made of it."""
 
 
@@ -38,17 +38,18 @@ def read_rows(path: StrPath) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        The columns ``dp_rank, stage, rank, step, seq_id, mc, mb_id, gmc`` as int32,
-        ``optype`` as a categorical of texts, and ``start_ms`` and ``end_ms``.
+        The columns ``dp_rank, stage, rank, step, seq_id, mb_id, gmc`` as int32, ``optype`` as a
+        categorical of texts, and ``start_ms`` and ``end_ms``.
 
     Raises
     ------
     FormatError
         The file cannot be read, is no parquet file or only a part of one, lacks a column,
         or a column holds what it should not; with the row, counted from 0; or it holds over
-        10 million operations.
+        5 million operations.
     """
     import pandas as pd
+    import pyarrow  # type: ignore[import-untyped]
 
     file = os.fspath(path)
     content = read_bytes(path)
@@ -71,12 +72,15 @@ def read_rows(path: StrPath) -> pd.DataFrame:
     if (duration < 0).any():
         _fail(column, duration < 0, "must not be negative", file)
     rows["start_ms"], rows["end_ms"] = start * 1e3, (start + duration) * 1e3
-    return pd.DataFrame(rows)
+    del content, column, start, duration
+    del rows["mc"]  # gmc says the same of the whole model
+    pyarrow.default_memory_pool().release_unused()
+    return pd.DataFrame(rows, copy=False)
 
 
 def _schema(content: bytes, file: str) -> tuple[list[str], int]:
     """Return the names of the columns, and the number of rows."""
-    from pyarrow import parquet  # type: ignore[import-untyped]
+    from pyarrow import parquet
 
     try:
         whole = parquet.ParquetFile(io.BytesIO(content))
@@ -135,13 +139,15 @@ def _words(column: pd.Series[Any], file: str) -> Any:
     import pandas as pd
 
     try:
-        words = column.astype(object)
-        codes, names = pd.factorize(words)
+        if isinstance(column.dtype, pd.CategoricalDtype):  # as stored, and as it is to be
+            codes, names = column.cat.codes.to_numpy(), column.cat.categories
+        else:
+            codes, names = pd.factorize(column.astype(object))
     except Exception:  # Arrow looks at the bytes of a text only now
         raise FormatError(f"{column.name} is not text in UTF-8", file=file) from None
     known = np.array([*(isinstance(name, str) for name in names), False])  # the last: missing
     if not known[codes].all():
-        _fail(words, ~known[codes], "must be the name of an operation", file)
+        _fail(column, ~known[codes], "must be the name of an operation", file)
     return pd.Categorical.from_codes(codes, pd.Index([str(name) for name in names]))
 
 

@@ -205,6 +205,8 @@ def read_production(path: StrPath, *, step: int | None = None) -> ProductionTrac
         The file is damaged or foreign, lacks a whole stage, or has no complete iteration;
         then the error says what the first one lacks.
     """
+    import pandas as pd
+
     file = os.fspath(path)
     rows = read_rows(path)
     total = len(rows)
@@ -218,32 +220,33 @@ def read_production(path: StrPath, *, step: int | None = None) -> ProductionTrac
         places = [f"step {other}: {counted(n, 'row')}" for other, n in counts.items()]
         left_out.append(Dropped("of other steps", places, int(counts.sum())))
         unread = tuple(int(other) for other in counts.index)
-        rows = rows[wanted]
+        rows = rows[wanted].copy()
     names = list(rows["optype"].cat.categories)
-    rows["code"] = rows["optype"].cat.codes.to_numpy()
-    rows["computes"] = rows["code"].isin([i for i, name in enumerate(names) if name in COMPUTE])
-    if not rows["computes"].any():
+    codes = rows["optype"].cat.codes.to_numpy()
+    computes = np.array([name in COMPUTE for name in names])[codes]
+    if not computes.any():
         raise FormatError("has no forward-compute and no backward-compute", file=file)
-    inside = rows["computes"] | rows["code"].isin(
-        [i for i, name in enumerate(names) if communication(name)]
-    )
+    inside = computes | np.array([communication(name) for name in names])[codes]
     left_out += _outside(rows[~inside])
-    rows = rows[inside]
+    rows["computes"] = computes
+    rows = _only(rows, inside)
     placement = _placement(rows, file)
     ranks_ms, slowest = _slowest_lanes(rows)
     left_out += _peers(rows[~slowest])
-    rows = rows[slowest]
+    rows = _only(rows, slowest)
 
-    steps, step_of = np.unique(rows["step"], return_inverse=True)
-    workers, worker_of = np.unique(rows["dp_rank"], return_inverse=True)
+    step_of, steps = pd.factorize(rows["step"], sort=True)
+    worker_of, workers = pd.factorize(rows["dp_rank"], sort=True)
     if len(steps) * len(workers) > len(rows):
         raise FormatError(
             f"has {counted(len(steps), 'step')} of {len(workers)} data-parallel ranks, and too "
             f"few operations ({len(rows)}) for any complete one",
             file=file,
         )
-    rows = rows.assign(iteration=step_of * len(workers) + worker_of)
-    compute, comm = rows[rows["computes"]], rows[~rows["computes"]]
+    rows["iteration"] = (step_of * len(workers) + worker_of).astype(np.int32)
+    rows = rows.drop(columns=["step", "dp_rank", "rank"])
+    compute, comm = rows[rows["computes"]], rows[~rows["computes"]].copy()
+    del rows, step_of, worker_of
     microbatches, of_each = usual_microbatches(
         compute["iteration"].to_numpy(), compute["mb_id"].to_numpy(), len(steps) * len(workers)
     )
@@ -254,7 +257,10 @@ def read_production(path: StrPath, *, step: int | None = None) -> ProductionTrac
             file=file,
         )
     whole = assemble(
-        compute[of_each[compute["iteration"]] == microbatches], placement, microbatches, of_each
+        _only(compute, of_each[compute["iteration"]] == microbatches),
+        placement,
+        microbatches,
+        of_each,
     )
 
     def named(number: int) -> str:
@@ -265,8 +271,8 @@ def read_production(path: StrPath, *, step: int | None = None) -> ProductionTrac
         raise FormatError(f"has no complete iteration ({skipped[0]})", file=file)
     place = np.full(len(of_each), -1)
     place[whole.numbers] = np.arange(len(whole.numbers))
-    comm = comm.assign(number=place[comm["iteration"]])
-    ends = messages(comm[comm["number"] >= 0], whole, placement)
+    comm["number"] = place[comm["iteration"]]
+    ends = messages(_only(comm, comm["number"].to_numpy() >= 0), whole, placement)
     iterations = tuple(
         ProductionIteration(
             int(steps[number // len(workers)]), int(workers[number % len(workers)]),
@@ -287,6 +293,11 @@ def read_production(path: StrPath, *, step: int | None = None) -> ProductionTrac
         len(comm),
         ranks_ms,
     )
+
+
+def _only(rows: pd.DataFrame, wanted: NDArray[np.bool_]) -> pd.DataFrame:
+    """Return the wanted rows: a copy only where some are not, as there may be very many."""
+    return rows if wanted.all() else rows[wanted].copy()
 
 
 def _placement(rows: pd.DataFrame, file: str) -> tuple[int, ...]:
@@ -342,9 +353,12 @@ def _slowest_lanes(rows: pd.DataFrame) -> tuple[pd.DataFrame, NDArray[np.bool_]]
     numbers of ranks, the last one of a device stands in for those that it lacks.
     """
     worker = ["step", "dp_rank"]
-    group = rows.groupby([*worker, "stage", "rank"]).ngroup().to_numpy()
+    places = [*worker, "stage", "rank"]
+    group = rows.groupby(places).ngroup().to_numpy(np.int32)
     _, first = np.unique(group, return_index=True)
-    busy_ms = np.bincount(group, weights=(rows["end_ms"] - rows["start_ms"]) * rows["computes"])
+    busy_ms = np.zeros(len(first))
+    computes = rows["computes"].to_numpy()
+    np.add.at(busy_ms, group[computes], (rows["end_ms"] - rows["start_ms"]).to_numpy()[computes])
     ranks = rows.iloc[first][[*worker, "stage", "rank"]].reset_index(drop=True)
     ranks = ranks.assign(busy_ms=busy_ms, lane=ranks.groupby([*worker, "stage"]).cumcount())
     of_lane = ranks.groupby([*worker, "lane"])["busy_ms"].sum().reset_index()
