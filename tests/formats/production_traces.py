@@ -117,3 +117,24 @@ def logged(timeline: Timeline, *, sends: bool = True) -> pd.DataFrame:
         seq_id=frame.groupby(["stage", "optype"]).cumcount(),
         mc=np.where(frame["gmc"] >= 0, frame["gmc"] // (frame["stage"].max() + 1), -1),
     ).drop(columns=["start", "end"])
+
+
+def made_job() -> pd.DataFrame:
+    """Four stages, eight micro-batches, four workers, three steps; dp rank 1 is slow on stage 2.
+
+    The last stage has a fifth more to do than the others. Times stray by half a percent.
+    """
+    chance = np.random.default_rng(11)
+    forward, backward = np.array([[30.0, 30, 30, 36], [62, 62, 62, 74]])[:, :, None]
+
+    def scenario(step: int, dp_rank: int) -> Scenario:
+        factor = np.where((np.arange(4) == 2) & (dp_rank == 1), 2.0, 1.0)[:, None]
+        return Scenario(
+            stages=4,
+            microbatches=8,
+            forward_ms=forward * factor * chance.normal(1, 0.005, (4, 8)),
+            fused_backward_ms=backward * factor * chance.normal(1, 0.005, (4, 8)),
+            latency_ms=0.4,
+        )
+
+    return job(scenario, steps=[100, 101, 102], dp_ranks=4)

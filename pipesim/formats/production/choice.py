@@ -23,9 +23,9 @@ from pipesim.text import counted, listed
 
 __all__ = ["Choice", "choose", "typical_ms"]
 
-_SUM_ERROR, _SPREAD = 0.05, 0.1
-"""Operator times are steady if their medians add up to what the stages took, to 5 %, and if
-half of an operator's times are within 10 % of each other."""
+_SPREAD, _PAUSES = 0.1, 0.05
+"""Operator times are steady if half of an operator's times are within 10 % of each other, and if
+together they take longer than their medians by 5 % of a step at most."""
 
 _MAKES = 1.1
 """The job's step is that of one worker if it takes at most this many times as long."""
@@ -91,9 +91,11 @@ def choose(trace: ProductionTrace, dp_rank: int | None) -> Choice:
     iterations = trace.grid[steps, worker]
     pairs = iterations >= 0
     job_ms, chosen = job[usual][pairs], iterations[pairs]
-    reason = _unsteady(np.stack([trace.iterations[i].times_ms for i in chosen]))
     makes = np.nanargmax(spans[steps], axis=1)
-    if not reason and np.median(job[usual]) > _MAKES * typical[worker]:
+    reason = _unsteady(
+        np.stack([trace.iterations[i].times_ms for i in chosen]), float(typical[worker])
+    )
+    if np.median(job[usual]) > _MAKES * typical[worker]:
         reason = f"in each step another worker is the slowest ({_named(trace, makes)})"
     if reason:
         t = int(np.argmin(np.abs(job[usual] - np.median(job[usual]))))
@@ -159,7 +161,7 @@ def typical_ms(spans_ms: Array) -> Array:
     )
 
 
-def _unsteady(times_ms: Array) -> str:
+def _unsteady(times_ms: Array, span_ms: float) -> str:
     """Say why medians of operators, shape [n, 2, S, N], are the times of no step, if so."""
     if len(times_ms) < 3:
         return ""
@@ -167,13 +169,11 @@ def _unsteady(times_ms: Array) -> str:
     spread = float(np.median((high - low) / np.maximum(median, 1e-9)))
     if spread > _SPREAD:
         return f"an operator's times differ by {100 * spread:.0f} % from step to step"
-    of_stages = np.median(times_ms.sum(axis=(1, 3)), axis=0)
-    error = 1 - median.sum(axis=(0, 2)) / np.maximum(of_stages, 1e-9)
-    worst = int(np.argmax(error))
-    if error[worst] > _SUM_ERROR:
+    totals = times_ms.sum(axis=(1, 2, 3))
+    beyond = float(np.median(totals)) - float(median.sum())
+    if beyond > _PAUSES * span_ms:
         return (
-            f"stage {worst} takes {100 * error[worst]:.0f} % longer than its usual operators, "
-            "some of which pause"
+            f"operators take {beyond:,.0f} ms longer in all than usual ones do: some of them pause"
         )
     return ""
 
