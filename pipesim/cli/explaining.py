@@ -11,7 +11,8 @@ from pipesim.errors import ScenarioError
 from pipesim.explain.diagnosis import NEGLIGIBLE
 from pipesim.explain.operator_times import OUTLIER
 from pipesim.fidelity.import_check import DOUBTFUL
-from pipesim.fidelity.stragglers import JobExplanation, Suspect, explain_job
+from pipesim.fidelity.stragglers import JobExplanation, explain_job
+from pipesim.fidelity.suspects import Suspect
 from pipesim.files import write_csv
 from pipesim.formats.production import read_production
 from pipesim.text import counted, decimals, fixed, milliseconds, percent

@@ -13,6 +13,7 @@ from pipesim.documents.scenario_toml import save_scenario
 from pipesim.scenario import Scenario
 from tests import ROOT
 from tests.cli.running import error, invoke, stdout
+from tests.formats.production_traces import job
 
 pytestmark = pytest.mark.usefixtures("in_folder")
 
@@ -165,3 +166,78 @@ def test_help_has_an_example() -> None:
     assert "Example:\n    pipesim explain traces/a10-gpt-7b.toml" in text
     assert "--outlier" in text
     assert "…" not in text
+
+
+# -- production traces ---------------------------------------------------------------------
+
+
+def slow_start() -> str:
+    """A job of three workers: stage 0 of dp rank 0 is three times as slow as the others'."""
+
+    def scenario(step: int, dp_rank: int) -> Scenario:
+        factor = 3 if dp_rank == 0 else 1
+        return Scenario(
+            stages=2,
+            microbatches=2,
+            forward_ms=[10 * factor, 10],
+            fused_backward_ms=[20 * factor, 20],
+        )
+
+    job(scenario, steps=[1, 2], dp_ranks=3, sends=False).to_parquet("trace.parquet", index=False)
+    return "trace.parquet"
+
+
+def test_a_slow_worker_of_a_job() -> None:
+    document = json.loads(stdout("explain", slow_start(), "--json"))
+    assert (document["measured_ms"], document["iteration_ms"]) == pytest.approx((180, 180))
+    (suspect,) = document["suspects"]
+    assert (suspect["kind"], suspect["dp_rank"], suspect["stage"]) == ("worker", 0, 0)
+    assert suspect["factor"] == pytest.approx(3)
+    assert suspect["without_ms"] == pytest.approx(90)
+    text = stdout("explain", "trace.parquet")
+    assert "dp rank 0, stage 0   90.0  -50.0      90.0  -50.0" in text
+    assert "- dp rank 0, stage 0: forward and backward 3.00× the other workers'" in text
+    assert "The slowest worker is dp rank 0, 180 ms; the others: 90 ms" in text
+    assert text.splitlines()[-1] == (
+        "It is a slow worker: dp rank 0, stage 0: forward and backward 3.00× the other workers'. "
+        "The step takes 90 ms without it, 50 % less."
+    )
+    assert max(map(len, stdout("explain", "trace.parquet", width=60).splitlines())) <= 60
+
+
+def test_files_of_a_job() -> None:
+    invoked = invoke("explain", slow_start(), "--csv", "out.csv", "--plot", "out.svg", "-q")
+    assert (invoked.exit_code, invoked.stderr) == (0, "")
+    (row,) = csv.DictReader(Path("out.csv").read_text().splitlines())
+    assert (row["kind"], row["dp_rank"], row["rank"]) == ("worker", "0", "")
+    assert "without dp rank 0, stage 0" in Path("out.svg").read_text()
+
+
+def test_a_trace_is_known_by_its_first_bytes() -> None:
+    Path(slow_start()).rename("trace")
+    assert "dp rank 0, stage 0" in stdout("explain", "trace")
+
+
+def test_a_job_without_anything_slow() -> None:
+    job(lambda t, w: Scenario(), steps=range(3)).to_parquet("trace.parquet", index=False)
+    assert "No worker, stage or link stands apart." in stdout("explain", "trace.parquet")
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["trace.parquet", "--planner", "1f1b"], "--planner is for scenarios"),
+        (["trace.parquet", "--slow", "0=5ms"], "--slow is for scenarios"),
+        (["trace.parquet", "--activation-limit", "4"], "--activation-limit is for scenarios"),
+        (["trace.parquet", "--transport", "nccl"], "--transport is for scenarios"),
+        (["trace.parquet", "--chunks", "2"], "--chunks is for scenarios"),
+        (["trace.parquet", "--csv", "trace.parquet"], "would overwrite an input"),
+        (["trace.parquet", "other.toml"], "explain takes trace.parquet alone"),
+        (["nope.parquet"], "nope.parquet: cannot be read"),
+        (["train.log"], "import it first, `pipesim import megatron train.log -o run.toml`"),
+        (["ops.csv"], "import it first, `pipesim import timeline ops.csv -o run.toml`"),
+    ],
+)
+def test_errors_about_a_job(args: list[str], words: str) -> None:
+    slow_start()
+    assert words in error("explain", *args)

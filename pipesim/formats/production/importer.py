@@ -29,6 +29,7 @@ from pipesim.formats.production.workers import (
     slow_places,
     slow_ranks,
     slow_stages,
+    usual_times,
 )
 from pipesim.formats.tally import Dropped, Tally
 from pipesim.scenario import Array, Scenario
@@ -167,14 +168,13 @@ def _apart(trace: ProductionTrace, chosen: Choice) -> Iterator[str]:
     """Say which stages and ranks are slower than their peers."""
     grid = trace.grid[list(chosen.usual)]
     workers = np.flatnonzero((grid >= 0).any(axis=0))
-    busy = np.stack(
-        [
-            np.median([trace.iterations[i].times_ms for i in grid[:, w] if i >= 0], axis=(0, 3))
-            for w in workers
-        ]
-    ).sum(axis=1)  # usual operators of each worker and stage: pauses do not count
+    usual = [
+        usual_times(np.stack([trace.iterations[i].times_ms for i in grid[:, w] if i >= 0]))
+        for w in workers
+    ]
+    busy = np.stack([stages for stages, _ in usual])
     notes = []
-    for place in slow_places(busy):
+    for place in slow_places(busy, [error for _, error in usual]):
         where = f"dp rank {trace.workers[workers[place.worker]]}"
         if len(place.stages) == 1:
             where += f", stage {place.stages[0]}"

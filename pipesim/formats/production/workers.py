@@ -21,13 +21,18 @@ __all__ = [
     "SlowPlace",
     "SlowRank",
     "mean_known",
+    "slow_factors",
     "slow_links",
     "slow_places",
     "slow_ranks",
     "slow_stages",
     "slower",
     "usual_steps",
+    "usual_times",
 ]
+
+_SURE = 4.0
+"""Standard errors by which a worker's times must be over those of the others."""
 
 
 class SlowPlace(NamedTuple):
@@ -101,20 +106,47 @@ def usual_steps(job_ms: Array) -> tuple[NDArray[np.bool_], NDArray[np.int_]]:
     return usual & (job_ms <= 1.1 * np.median(job_ms[usual])), level
 
 
-def slow_places(busy_ms: Array) -> list[SlowPlace]:
+def usual_times(times_ms: Array) -> tuple[Array, float]:
+    """Return what a micro-batch usually takes on each stage of one worker, and how sure that is.
+
+    Medians over steps and micro-batches, in which pauses and single long sequences do not count.
+
+    Parameters
+    ----------
+    times_ms : array, shape [steps, 2, S, N]
+        Of forwards and backwards.
+
+    Returns
+    -------
+    busy_ms : array, shape [S]
+        Forward and backward together.
+    error : float
+        Standard error of such a median, relative to it, from the quartiles.
+    """
+    busy: Array = np.median(times_ms, axis=(0, 3)).sum(axis=0)
+    totals = times_ms.sum(axis=(1, 2)).ravel()
+    low, median, high = np.quantile(totals, (0.25, 0.5, 0.75))
+    deviation = (high - low) / 1.349  # of normal noise
+    return busy, float(1.2533 * deviation / max(median, 1e-9) / np.sqrt(totals.size))
+
+
+def slow_places(busy_ms: Array, errors: ArrayLike = 0.0) -> list[SlowPlace]:
     """Find workers of which one stage or all are slower than those of the others.
 
     Parameters
     ----------
     busy_ms : array, shape [W, S]
         How long each stage computes in each worker.
+    errors : array-like, shape [W]
+        How sure that is, relative to it: micro-batches of unlike length are no slow worker.
     """
     workers, stages = busy_ms.shape
-    factors = _factors(busy_ms)
+    factors = slow_factors(busy_ms)
+    sure = factors > 1 + _SURE * np.broadcast_to(errors, workers)[:, None]
     found = []
     for w in range(workers):
-        slow = np.flatnonzero(factors[w] > 1)
-        if len(slow) == stages and np.ptp(factors[w]) <= 0.1 * factors[w].min():
+        slow = np.flatnonzero(sure[w])
+        if len(slow) == stages > 1 and np.ptp(factors[w]) <= 0.1 * factors[w].min():
             found.append(SlowPlace(w, tuple(range(stages)), float(np.median(factors[w]))))
         else:
             found += [SlowPlace(w, (int(s),), float(factors[w, s])) for s in slow]
@@ -134,11 +166,11 @@ def slow_stages(busy_ms: Array) -> list[tuple[int, float]]:
     list of stage and factor
         How many times as long as the others.
     """
-    factors = slower(np.median(busy_ms / _factors(busy_ms), axis=0))
+    factors = slower(np.median(busy_ms / slow_factors(busy_ms), axis=0))
     return [(int(s), float(factors[s])) for s in np.flatnonzero(factors > 1)]
 
 
-def _factors(busy_ms: Array) -> Array:
+def slow_factors(busy_ms: Array) -> Array:
     """How many times as long each worker's stage takes as the other workers', shape [W, S]."""
     return np.stack([slower(busy_ms[:, s]) for s in range(busy_ms.shape[1])], axis=1)
 
