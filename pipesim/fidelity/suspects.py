@@ -157,7 +157,7 @@ def _places(job: Job, measured: Times) -> Iterator[Suspect]:
         if not whole:
             where += f", stage {place.stages[0]}"
         peers = [p for p in range(len(job.workers)) if (p, place.stages[0]) not in slow]
-        ratio = typical[w] / np.median(typical[peers], axis=0)  # [2, S]
+        ratio = typical[w] / np.maximum(np.median(typical[peers], axis=0), 1e-9)  # [2, S]
         forward, backward = np.median(ratio[:, list(place.stages)], axis=1)
         yield Suspect(
             "worker", f"{where}: {_kinds(forward, backward)} the other workers'", place.factor,
@@ -255,7 +255,8 @@ def _microbatches(job: Job, measured: Times, pause: float) -> Iterator[Suspect]:
     relative = measured.operators_ms / np.maximum(reference, 1e-9)[None, ..., None]
     flat = np.sort(relative.reshape(*relative.shape[:2], -1, relative.shape[-1]), axis=2)
     length = flat[:, :, (flat.shape[2] - 1) // 2]  # lower medians over kinds and stages: [T, W, N]
-    beyond = relative / np.maximum(length, 1e-9)[:, :, None, None]
+    per_length = np.where(length > 0, length, np.inf)  # nothing stands apart from no time at all
+    beyond = relative / per_length[:, :, None, None]
     paused = beyond > pause
     if paused.any():
         factor = float(np.median(beyond[paused]))
@@ -274,12 +275,12 @@ def _microbatches(job: Job, measured: Times, pause: float) -> Iterator[Suspect]:
             f"take{'s' if count == 1 else ''} {fixed(factor, 1)}× as long as usual",
             factor, dp_rank=job.workers[worst] if owner else None, change=resumed,
         )  # fmt: skip
-    mean = length.mean(axis=(1, 2), keepdims=True)
+    mean = np.maximum(length.mean(axis=(1, 2), keepdims=True), 1e-9)
     stray = float(np.median(length.std(axis=(1, 2)) / mean[:, 0, 0]))
     if stray > _UNLIKE:
 
         def even(times: Times) -> Times:
-            scale = mean / np.maximum(length, 1e-9)
+            scale = np.where(length > 0, mean / per_length, 1.0)
             return replace(times, operators_ms=times.operators_ms * scale[:, :, None, None])
 
         factor = float(np.median(length.max(axis=(1, 2)) / mean[:, 0, 0]))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
+import pandas as pd
+
 PIECES = (
     b"\x00", b"\xff", b"\n", b"\r\n", b",", b"[", b"]", b"{", b"}", b'"', b"=", b"-", b"0", b"9",
     b"99999", b"1e999", b"nan", b"NaN", b"inf", b"Infinity", b"true", b"null", b".", b"#", b"\\u",
@@ -50,3 +52,42 @@ def strange(document: object, chance: random.Random) -> object:
     at = chance.randrange(len(document))
     new = [[], [document[at]] * 2, [strange(document[at], chance)]][chance.randrange(3)]
     return [*document[:at], *new, *document[at + 1 :]]
+
+
+def strange_frame(frame: pd.DataFrame, chance: random.Random) -> pd.DataFrame:
+    """Return a table with rows lost, doubled or swapped, or values of one column changed."""
+    frame = frame.reset_index(drop=True)
+    column = chance.choice(list(frame.columns))
+    some = frame.sample(
+        chance.choice([1, 2, 7, len(frame) // 2]), random_state=chance.randrange(99)
+    )
+    match chance.randrange(8):
+        case 0:
+            return frame.drop(index=some.index)
+        case 1:
+            return pd.concat([frame, some])
+        case 2:
+            return frame.sample(frac=1, random_state=chance.randrange(99))
+        case 3:
+            return frame.drop(columns=column)
+        case 4:
+            return frame.assign(**{column: frame[column].to_numpy()[::-1]})
+        case 5:
+            return frame.assign(
+                **{column: chance.choice([-1, 0, 3, 10**6, 1e-9, 1e300, "0", None])}
+            )
+        case 6:
+            changed = frame[column].astype(object)
+            changed[some.index] = chance.choice(
+                [-1, 0, 1, 90, 2**31, 1e18, float("nan"), "x", None]
+            )
+            try:
+                return frame.assign(**{column: changed.infer_objects()})
+            except (TypeError, ValueError):
+                return frame.drop(columns=column)
+        case _:
+            if frame[column].dtype.kind not in "iuf":
+                return frame.drop(index=some.index)
+            changed = frame[column].astype(float)
+            changed[some.index] *= chance.choice([-1, 0, 0.5, 2, 1000])
+            return frame.assign(**{column: changed.astype(frame[column].dtype, errors="ignore")})

@@ -6,16 +6,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipesim.documents.scenario_toml import load_scenario
+from pipesim.engine import simulate
 from pipesim.errors import FormatError, ScenarioError
 from pipesim.fidelity.import_check import check_import
 from pipesim.formats.measurement import Measurement
 from pipesim.formats.operator_timeline import import_timelines
 from pipesim.formats.operator_timeline.rows import read_operator_csv
+from pipesim.scenario import Scenario
 from pipesim.schedule import Op
+from planners import plan
 from tests import ROOT
 from tests.formats.mutations import damaged
+from tests.formats.operator_timelines import MADE, made_timeline, timeline_csv
 from tests.strategies import tries
 
 DATA = ROOT / "traces" / "a10_timelines"
@@ -350,3 +356,47 @@ def test_fuzz(path: Path, content: str) -> None:
             assert str(error).startswith(str(path))  # noqa: PT017
             errors += 1
     assert errors > count(content) / 3
+
+
+@given(st.data())
+def test_operator_times_are_read_back(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """A scenario → the engine → a timeline → the same scenario and order."""
+    stages, n = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 5))
+    draws = st.lists(st.integers(10, 500), min_size=stages * n, max_size=stages * n)
+    forward, backward, weight = (np.reshape(data.draw(draws), (stages, n)) / 10 for _ in range(3))
+    planner = data.draw(st.sampled_from(["zerobubble", "zb-h1"]))
+    fused = data.draw(st.booleans())
+    scenario = Scenario(
+        stages=stages, microbatches=n, forward_ms=forward, backward_ms=backward,
+        weight_ms=weight, latency_ms=data.draw(st.sampled_from([0, 0.5, 20])),
+    )  # fmt: skip
+    planner = "1f1b" if fused else planner
+    path = tmp_path_factory.mktemp("ops") / "ops.csv"
+    path.write_text(timeline_csv(lambda _: scenario, planner=planner, origin_ms=1.7e12))
+    made = import_timelines([path])
+    near = {"rtol": 0, "atol": 2e-3}  # a W that stands for none but itself
+    assert np.allclose(made.scenario.forward_ms, forward, **near)
+    assert np.allclose(made.scenario.fused_backward_ms, backward + weight, **near)
+    if not fused:
+        assert np.allclose(made.scenario.backward_ms, backward, **near)
+        assert np.allclose(made.scenario.weight_ms, weight, **near)
+    assert made.schedule is not None
+    assert made.schedule.orders == plan(scenario, planner).orders
+    assert made.iteration_ms == pytest.approx(
+        [simulate(scenario, made.schedule).iteration_ms] * 3, abs=0.01
+    )
+
+
+def test_the_made_timeline() -> None:
+    """The file in tests/data is made by the generator, and says what it was made from."""
+    assert MADE.read_text() == made_timeline()
+    made = import_timelines([MADE])
+    for kind, base in (("F", 30), ("B", 34), ("W", 26)):
+        usual = np.median(made.scenario.durations_ms(kind), axis=1)  # type: ignore[arg-type]
+        assert usual == pytest.approx([base, base, base, 1.2 * base], rel=0.01)
+    assert any(note.startswith("left out iterations 12, 13 and 14 (") for note in made.notes)
+    assert [(tally.noun, tally.used, tally.found) for tally in made.tallies] == [
+        ("file", 1, 1), ("stage", 4, 4), ("iteration", 3, 6), ("line", 288, 576),
+    ]  # fmt: skip

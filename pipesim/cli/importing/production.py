@@ -19,10 +19,11 @@ def production(
     file: Annotated[Path, Argument(metavar="PARQUET", help="A production trace.")],
     output: Output,
     step: Annotated[
-        int | None, Option(metavar="STEP", help="Use only this step (default: medians over all).")
+        int | None, Option(metavar="STEP", help="Use only this step (default: the usual ones).")
     ] = None,
     dp_rank: Annotated[
-        int | None, Option(metavar="RANK", help="Use only this data-parallel rank (default: all).")
+        int | None,
+        Option(metavar="RANK", help="Use this data-parallel rank (default: the slowest one)."),
     ] = None,
     message_bytes: MessageBytes = 0.0,
     name: Name = "",
@@ -35,6 +36,10 @@ def production(
     The trace has one row for each operation, with the columns dp_rank, stage, rank, step,
     optype, start_ts, duration, seq_id, mc, mb_id, gmc. Steps in which ranks are missing or
     clocks jump are skipped.
+
+    The scenario is that of the slowest worker (data-parallel rank), for which the others wait at
+    the end of each step. What is slower than its peers is named; `pipesim explain` says what it
+    costs.
     """
     from pipesim.formats.production import import_production
 

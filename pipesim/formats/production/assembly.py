@@ -144,7 +144,8 @@ def assemble(
     starts[at], ends[at] = start[kept], end[kept]
     rows = np.empty(len(numbers) * size, dtype=np.int32)
     rows[at] = index[kept]
-    starts, ends = starts.reshape(-1, *shape), ends.reshape(-1, *shape)
+    starts = starts.reshape(len(numbers), *shape)
+    ends = ends.reshape(len(numbers), *shape)
 
     orders = _orders(starts, ends, placement)
     broken = _contradictions(starts, ends, shape) | _overlaps(starts, ends, orders, placement)
@@ -209,8 +210,8 @@ def _overlaps(
     """Say where two operators run at once on one device."""
     count, *shape = starts.shape
     device = np.broadcast_to(np.array(placement)[:, None], shape).ravel()
-    start = np.take_along_axis(starts.reshape(count, -1), orders, axis=1)
-    end = np.take_along_axis(ends.reshape(count, -1), orders, axis=1)
+    start = np.take_along_axis(starts.reshape(count, device.size), orders, axis=1)
+    end = np.take_along_axis(ends.reshape(count, device.size), orders, axis=1)
     together = device[orders[:, 1:]] == device[orders[:, :-1]]
     at_once = together & (end[:, :-1] - start[:, 1:] > CLOCK_ERROR_MS)
     result: dict[int, tuple[int, str]] = {}
