@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from pipesim.cli.output import Column, Outputs, note, progress, show, show_json, show_rows
+from pipesim.cli.output import Column, Outputs, note, progress, show, show_json, show_rows, wrapped
 from pipesim.errors import ScenarioError
 from pipesim.explain.diagnosis import NEGLIGIBLE
 from pipesim.explain.operator_times import OUTLIER
@@ -131,7 +131,7 @@ def _show(found: JobExplanation, file: Path, quiet: bool) -> None:
             ],
         )  # fmt: skip
         show("")
-        show(*(f"- {one.what}" for one in found.suspects), "")
+        show(*(wrapped(f"- {one.what}", "  ") for one in found.suspects), "")
     if found.slow_steps:
         show("Steps that take longer than most:", "")
         show_rows(
@@ -148,9 +148,12 @@ def _show(found: JobExplanation, file: Path, quiet: bool) -> None:
         return
     show(_workers(found))
     show(
-        f"Check: the step takes {milliseconds(found.simulated_ms)} simulated from its own times "
-        f"(messages over {found.transport}), and {milliseconds(found.measured_ms)} measured: "
-        f"{fixed(100 * found.error, 1, signed=True)} %",
+        wrapped(
+            f"Check: the step takes {milliseconds(found.simulated_ms)} simulated from its own "
+            f"times (messages over {found.transport}), and {milliseconds(found.measured_ms)} "
+            f"measured: {fixed(100 * found.error, 1, signed=True)} %",
+            "  ",
+        ),
         "",
         _diagnosis(found),
     )
@@ -184,15 +187,16 @@ def _diagnosis(found: JobExplanation) -> str:
             "and explain the scenario."
         )
     first = costly[0]
+    where, _, how = first.what.partition(": ")
     cause = {
-        "worker": "It is a slow worker",
-        "rank": "It is a slow rank",
-        "link": "It is a slow link",
-        "stage": "It is the imbalance of the stages, not a slow worker",
-        "pauses": "It is operators that pause",
-        "micro-batches": "It is the unlike length of micro-batches, not a slow worker",
+        "worker": f"It is a slow worker: {where} ({how})",
+        "rank": f"It is a slow rank: {where} ({how})",
+        "link": f"It is a slow link: {where} ({how})",
+        "stage": f"It is the imbalance of the stages, not a slow worker: {where} ({how})",
+        "pauses": f"It is operators that pause ({how})",
+        "micro-batches": f"It is the unlike length of micro-batches, not a slow worker ({how})",
     }[first.kind]
     return (
-        f"{cause}: {first.what}. The step takes {milliseconds(first.in_order_ms)} without it, "
+        f"{cause}. The step takes {milliseconds(first.in_order_ms)} without it, "
         f"{percent(1 - first.in_order_ms / as_it_is)} less."
     )

@@ -199,7 +199,7 @@ def test_a_slow_worker_of_a_job() -> None:
     assert "- dp rank 0, stage 0: forward and backward 3.00× the other workers'" in text
     assert "The slowest worker is dp rank 0, 180 ms; the others: 90 ms" in text
     assert text.splitlines()[-1] == (
-        "It is a slow worker: dp rank 0, stage 0: forward and backward 3.00× the other workers'. "
+        "It is a slow worker: dp rank 0, stage 0 (forward and backward 3.00× the other workers'). "
         "The step takes 90 ms without it, 50 % less."
     )
     assert max(map(len, stdout("explain", "trace.parquet", width=60).splitlines())) <= 60

@@ -17,6 +17,7 @@ from pipesim.fidelity.job import job_of
 from pipesim.fidelity.stragglers import JobExplanation, explain_job
 from pipesim.formats.production import read_production
 from pipesim.scenario import Scenario
+from pipesim.transport import Exchange
 from planners import plan
 from tests.formats.production_traces import JOB, SHIPPED, job
 from tests.strategies import examples
@@ -160,6 +161,33 @@ def test_a_rank_among_those_that_share_a_stage(explained: Explain) -> None:
     assert (rank.kind, rank.rank, rank.dp_rank, rank.stage) == ("rank", 102, 0, 2)
     assert rank.what == "rank 102 (dp rank 0, device 2): 3.00× its peers there"
     assert rank.without_ms == pytest.approx(HEALTHY_MS)
+
+
+def test_only_the_lane_that_was_read_is_changed(explained: Explain) -> None:
+    """Another rank is slow as well, but nobody waits for it: the trace is of the slower lane."""
+    lanes = [job(lambda t, w, f=f: pipeline(f), dp_ranks=1) for f in (1, at(2, 3), at(0, 1.5))]
+    for number, lane in enumerate(lanes):
+        lane["rank"] += 100 * number
+    found = explained(pd.concat(lanes))
+    assert [one.rank for one in found.suspects] == [102]
+
+
+def test_messages_that_hold_up_both_devices(tmp_path: Path) -> None:
+    """The job waits for its exchanges, as Megatron-LM does: the engine's exchange fits better."""
+
+    def slow(step: int, dp_rank: int) -> Scenario:
+        return pipeline(at(1, 2.5) if dp_rank == 1 else 1, message_ms=0)
+
+    frame = job(slow, over=Exchange(base_ms=6))
+    frame.to_parquet(tmp_path / "job.parquet")
+    found = explain_job(read_production(tmp_path / "job.parquet"))
+    assert found.transport == "exchange"
+    assert abs(found.error) < 0.02
+    (one,) = found.suspects
+    assert (one.dp_rank, one.stage) == (1, 1)
+    healthy = pipeline(message_ms=0)
+    expected = simulate(healthy, plan(healthy, "1f1b"), Exchange(base_ms=6)).iteration_ms
+    assert one.without_ms == pytest.approx(expected, rel=0.01)
 
 
 def test_pauses(explained: Explain) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pandas as pd
@@ -10,6 +10,7 @@ import pandas as pd
 from pipesim.engine import Runs
 from pipesim.scenario import Scenario
 from pipesim.timeline import Timeline
+from pipesim.transport import Transport
 from planners import plan
 from tests import ROOT
 
@@ -59,6 +60,7 @@ def job(
     steps: Sequence[int] = range(4),
     dp_ranks: int = 2,
     planner: str = "1f1b",
+    over: str | Transport = "ideal",
     sends: bool = True,
     peers: int = 1,
 ) -> pd.DataFrame:
@@ -72,6 +74,8 @@ def job(
         Which there are.
     planner : str
         Whose order the operators run in.
+    over : str or Transport
+        How messages travel: ``ideal``, or a transport whose kernels both ends log.
     sends : bool
         Whether messages are logged too.
     peers : int
@@ -84,7 +88,9 @@ def job(
             scenario = scenario_of(step, dp_rank)
             shape = scenario.stages, scenario.microbatches, scenario.placement
             if shape not in runs:
-                runs[shape] = Runs(plan(scenario, planner))
+                runs[shape] = Runs(
+                    plan(scenario, planner), over, engine=None if over == "ideal" else "simpy"
+                )
             timeline = runs[shape].timeline(scenario)
             parts.append(logged(timeline, sends=sends).assign(step=step, dp_rank=dp_rank))
     frame = pd.concat(parts, ignore_index=True)
@@ -97,18 +103,13 @@ def job(
 
 
 def logged(timeline: Timeline, *, sends: bool = True) -> pd.DataFrame:
-    """Return the rows of one step of one worker; receives are posted when their send begins."""
-    scenario = timeline.scenario
+    """Return the rows of one step of one worker."""
     rows: list[tuple[int, str, float, float, int, int]] = []
     for device, spans in enumerate(timeline.compute):
         for (kind, stage, m), start, end in spans:
-            compute, way = OPTYPES[kind]
-            rows.append((device, compute, start, end, m, stage))
-            peer = stage + 1 if kind == "F" else stage - 1
-            if sends and 0 <= peer < scenario.stages and scenario.placement[peer] != device:
-                took = float(scenario.delay_ms[min(stage, peer), 0 if kind == "F" else 1])
-                rows.append((device, f"{way}-send", end, end + took, -1, -1))
-                rows.append((scenario.placement[peer], f"{way}-recv", end, end + took, -1, -1))
+            rows.append((device, OPTYPES[kind][0], start, end, m, stage))
+    if sends:
+        rows += [(*end, -1, -1) for end in ends(timeline)]
     frame = pd.DataFrame(rows, columns=["stage", "optype", "start", "end", "mb_id", "gmc"])
     frame = frame.sort_values("start", kind="stable")
     return frame.assign(
@@ -117,6 +118,27 @@ def logged(timeline: Timeline, *, sends: bool = True) -> pd.DataFrame:
         seq_id=frame.groupby(["stage", "optype"]).cumcount(),
         mc=np.where(frame["gmc"] >= 0, frame["gmc"] // (frame["stage"].max() + 1), -1),
     ).drop(columns=["start", "end"])
+
+
+def ends(timeline: Timeline) -> Iterator[tuple[int, str, float, float]]:
+    """Both ends of each message: device, name, start and end.
+
+    Where messages hold no stream, receives are posted when their send begins.
+    """
+    scenario = timeline.scenario
+    kernels = [span for span in timeline.comm if span.path == "kernel"]
+    for message, _, device, start, end in kernels:
+        sender = scenario.placement[message.producer.stage]
+        what = "send" if device == sender else "recv"
+        yield device, f"{OPTYPES[message.producer.kind][1]}-{what}", start, end
+    for device, spans in enumerate(() if kernels else timeline.compute):
+        for (kind, stage, _), _, end in spans:
+            peer = stage + 1 if kind == "F" else stage - 1
+            if 0 <= peer < scenario.stages and scenario.placement[peer] != device:
+                took = float(scenario.delay_ms[min(stage, peer), 0 if kind == "F" else 1])
+                way = OPTYPES[kind][1]
+                yield device, f"{way}-send", end, end + took
+                yield scenario.placement[peer], f"{way}-recv", end, end + took
 
 
 def made_job() -> pd.DataFrame:

@@ -114,6 +114,13 @@ def test_a_slow_link_is_a_delay(imported: Import) -> None:
     assert not import_production(SHIPPED).scenario.delay_ms.any()
 
 
+def test_a_link_that_is_hardly_slower_has_no_delay(imported: Import) -> None:
+    def other(step: int, dp_rank: int) -> Scenario:
+        return pipeline().with_delay(0.2 if dp_rank else 0, links=[1])
+
+    assert not imported(job(other)).scenario.delay_ms.any()
+
+
 def test_a_slow_stage_is_no_slow_worker(imported: Import) -> None:
     made = imported(job(lambda t, w: pipeline(at(3, 2)), dp_ranks=3))
     assert "stage 3: 2.00× as long as the others, in every worker" in made.notes
@@ -237,6 +244,25 @@ def test_operations_that_hold_two_ends_and_ends_that_hold_none(tmp_path: Path) -
     assert np.array_equal(found, expected, equal_nan=True)
 
 
+def test_chunks_whose_last_forwards_send_nothing(tmp_path: Path) -> None:
+    """Device 1 has stages 1 and 3; for stage 3 it logs sends, too, which go nowhere."""
+    scenario = Scenario(
+        stages=4, microbatches=4, placement=(0, 1, 0, 1), forward_ms=10, latency_ms=[1, 2, 3]
+    )
+    frame = job(lambda t, w: scenario, steps=[0], dp_ranks=1, planner="interleaved-1f1b")
+    path = tmp_path / "job.parquet"
+    frame.to_parquet(path)
+    expected = read_production(path).iterations[0].messages_ms
+    last = frame[(frame.gmc == 3) & (frame.optype == "forward-compute")]
+    nothing = last.assign(
+        optype="forward-send", start_ts=last.start_ts + last.duration, duration=0, mb_id=-1, gmc=-1
+    )
+    pd.concat([frame.assign(optype=frame.optype.astype(str)), nothing]).to_parquet(path)
+    found = read_production(path).iterations[0].messages_ms
+    assert np.isfinite(expected).any()
+    assert np.array_equal(found, expected, equal_nan=True)
+
+
 @examples(1)
 @given(st.data())
 def test_operator_times_are_read_back(
@@ -292,6 +318,8 @@ def test_a_realistic_job(imported: Import) -> None:
 def test_how_much_slower() -> None:
     assert slower([10, 10.5, 9.8]).tolist() == [1, 1, 1]
     assert slower([]).tolist() == []
+    assert slower([1, 3, 3, 3]).tolist() == [1, 1, 1, 1]  # one is fast: the others are usual
+    assert slow_stages(np.array([[10.0, 10, 10], [30, 10, 10]])) == []
     busy = np.array([[10.0, 10, 20], [10, 30, 20], [10, 10, 20]])
     assert slow_places(busy) == [(1, (1,), pytest.approx(3))]
     assert slow_stages(busy) == [(2, pytest.approx(2))]
