@@ -1,0 +1,190 @@
+"""Operator times from the timers of all ranks.
+
+Data-parallel copies of a stage do the same work. Where the times of some stand apart they are kept
+apart: a step takes as long as the slowest copy of the pipeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from pipesim.errors import FormatError
+from pipesim.formats.megatron.dialects import OPERATORS
+from pipesim.formats.megatron.guess import one_f_one_b_ms
+from pipesim.formats.megatron.layout import Layout
+from pipesim.formats.megatron.log import LoggedIteration
+from pipesim.formats.megatron.sums import Chosen, Operators, divided, spread
+from pipesim.formats.regimes import levels, ranges
+from pipesim.formats.tally import Dropped, Tally
+from pipesim.scenario import Array
+from pipesim.text import counted, milliseconds
+
+__all__ = ["of_all_ranks"]
+
+_MOST_RANKS = 1_000_000
+
+
+def of_all_ranks(
+    timed: Chosen, chosen: int, layout: Layout, microbatches: int, dp_rank: int | None
+) -> Operators:
+    """Find the operator times in the timers of all ranks.
+
+    Parameters
+    ----------
+    timed : sequence of (MegatronLog, LoggedIteration)
+        The iterations with such timers.
+    chosen : int
+        How many iterations there are in all.
+    layout, microbatches, dp_rank
+        See :func:`~pipesim.formats.megatron.operators.operators_of`, which also tells the errors.
+    """
+    names = OPERATORS["Megatron-LM"][0][0], OPERATORS["Megatron-LM"][1][0]
+    whole, ranks = _whole(timed, names, layout)
+    sums_ms = np.array(
+        [[[one.ranks_ms[n][r] for r in range(ranks)] for n in names] for one in whole]
+    )
+    places = [layout.place(rank, ranks) for rank in range(ranks)]
+    copies = 1 + max(copy for _, copy in places)
+    shape = (len(whole), 2, layout.devices, copies)
+    of_copies_ms = np.empty(shape)  # by iteration, operator, stage and copy
+    members: dict[tuple[int, int], list[int]] = {}
+    for rank, place in enumerate(places):
+        members.setdefault(place, []).append(rank)
+    for (stage, copy), own in members.items():
+        of_copies_ms[:, :, stage, copy] = np.median(sums_ms[:, :, own], axis=2)
+    notes: list[str] = []
+    if dp_rank is not None and not 0 <= dp_rank < copies:
+        raise FormatError(
+            f"there is no data-parallel rank {dp_rank} (there are {copies}, from 0 on)",
+            file=timed[0][0].file,
+        )
+    taken = dp_rank
+    usual_ms = np.median(of_copies_ms.sum(axis=1), axis=0)
+    stand_apart = _apart(usual_ms, members, notes)
+    if stand_apart and taken is None:
+        taken = _slowest(np.median(of_copies_ms, axis=0) / microbatches, microbatches, notes)
+    if taken is None:
+        stages_ms = np.stack(
+            [
+                np.median(
+                    sums_ms[:, :, [r for r, (own, _) in enumerate(places) if own == stage]], 2
+                )
+                for stage in range(layout.devices)
+            ],
+            axis=2,
+        )
+        each = f" of {ranks // layout.devices}" if ranks > layout.devices else ""
+        how = f"median over its ranks{each} and over"
+        others: list[str] = []
+    else:
+        stages_ms = of_copies_ms[:, :, :, taken]
+        how = f"those of data-parallel rank {taken}, median over"
+        others = [f"rank {rank}" for rank, (_, copy) in enumerate(places) if copy != taken]
+    notes.append(
+        f"F and BW of each stage: {how} {counted(len(whole), 'iteration')} with timers, divided by "
+        f"{divided(layout, microbatches)}"
+    )
+    if chosen > len(whole):
+        notes.append(
+            f"{counted(chosen - len(whole), 'iteration')} without the timers of all "
+            f"{counted(ranks, 'rank')}: only the iteration time is used"
+        )
+    tally = Tally("rank", ranks - len(others), [Dropped("of another data-parallel rank", others)])
+    times = spread({"F": stages_ms[:, 0], "BW": stages_ms[:, 1]}, layout, microbatches)
+    return Operators(times, (*notes, *times.notes), False, tally)
+
+
+def _whole(
+    timed: Chosen, names: tuple[str, str], layout: Layout
+) -> tuple[list[LoggedIteration], int]:
+    """Return the iterations with the timers of all ranks, and how many ranks there are."""
+    stages = layout.devices
+    timed = [
+        (log, one) for log, one in timed if all(name in one.ranks_ms for name in names)
+    ] or timed
+    seen = 1 + max(
+        rank for _, one in timed for name in names for rank in one.ranks_ms.get(name, [0])
+    )
+    told = [log.shape["ranks"].value for log, _ in timed if "ranks" in log.shape]
+    ranks = told[0] if told else seen
+    if seen > ranks:
+        log, one = next(
+            (log, one)
+            for log, one in timed
+            if any(seen - 1 in one.ranks_ms.get(name, ()) for name in names)
+        )
+        raise FormatError(
+            f"iteration {one.number} has timers of rank {seen - 1}, but there are "
+            f"{counted(ranks, 'rank')}",
+            file=log.file,
+            line=one.line,
+        )
+    if ranks % (stages * (layout.sharing or 1)) or ranks > _MOST_RANKS:
+        log, one = timed[0]
+        by = f" of {layout.sharing} ranks each" if (layout.sharing or 1) > 1 else ""
+        raise FormatError(
+            f"iteration {one.number} has timers of {counted(ranks, 'rank')}, which "
+            f"{counted(stages, 'stage')}{by} cannot share",
+            file=log.file,
+            line=one.line,
+        )
+    whole = [
+        one for _, one in timed if all(len(one.ranks_ms.get(name, ())) == ranks for name in names)
+    ]
+    if not whole:
+        log, one = timed[0]
+        missing = next(
+            f"{name} of rank {rank}"
+            for name in names
+            for rank in range(ranks)
+            if rank not in one.ranks_ms.get(name, ())
+        )
+        raise FormatError(
+            f"iteration {one.number} lacks the {missing}, and no other iteration is complete",
+            file=log.file,
+            line=one.line,
+        )
+    return whole, ranks
+
+
+def _apart(
+    usual_ms: Array, members: Mapping[tuple[int, int], Sequence[int]], notes: list[str]
+) -> bool:
+    """Say which copies of a stage stand apart; ``usual_ms`` has shape [S, copies]."""
+    found = False
+    for stage, of_stage_ms in enumerate(usual_ms):
+        if of_stage_ms.min() <= 0:
+            continue
+        level = levels(of_stage_ms, smallest=1)
+        if level.max() == 0:
+            continue
+        found = True
+        parts = []
+        for own in range(int(level.max()), -1, -1):
+            copies = np.flatnonzero(level == own)
+            ranks = [rank for copy in copies for rank in members[stage, int(copy)]]
+            parts.append(
+                f"{milliseconds(float(np.median(of_stage_ms[copies])))} on "
+                f"{'rank' if len(ranks) == 1 else 'ranks'} {ranges(ranks)} "
+                f"(data-parallel {ranges(copies.tolist())})"
+            )
+        notes.append(f"stage {stage} stands apart: F and BW take {', '.join(parts)}")
+    return found
+
+
+def _slowest(copies_ms: Array, microbatches: int, notes: list[str]) -> int:
+    """Return the copy whose pipeline is the slowest; shape [2, S, copies], of a micro-batch."""
+    steps_ms = [
+        one_f_one_b_ms(forward, backward, microbatches)
+        for forward, backward in zip(copies_ms[0].T, copies_ms[1].T, strict=True)
+    ]
+    taken = int(np.argmax(steps_ms))
+    fastest = int(np.argmin(steps_ms))
+    notes.append(
+        f"a data-parallel job's step is its slowest rank's: the scenario is of data-parallel rank "
+        f"{taken}, {milliseconds(steps_ms[taken])} by 1F1B; rank {fastest} alone would take "
+        f"{milliseconds(steps_ms[fastest])} (--dp-rank takes another)"
+    )
+    return taken
