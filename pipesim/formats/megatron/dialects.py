@@ -255,6 +255,10 @@ _SIZED = re.compile(rf"(?<![\w-])({'|'.join(_SIZES)}): ([0-9]{{1,9}})(?![\w.])")
 _CONSTANT = re.compile(
     r"(?<![\w-])setting number of micro-?batches to constant ([0-9]{1,9})(?![\w.])"
 )
+_PROCESSES = re.compile(
+    r"All distributed processes registered\. Starting with ([0-9]{1,9}) processes"
+)
+"""What NeMo's trainer says of the ranks."""
 _FLAGS = {"True": 1, "False": 0, "true": 1, "false": 0}
 
 
@@ -273,6 +277,8 @@ def arguments(line: str, *, nemo: bool) -> Iterator[tuple[str, int | str]]:
             yield _SIZES[found[1]], int(found[2])
     if constant := _CONSTANT.search(line) if "constant" in line else None:
         yield "micro-batches", int(constant[1])
+    if processes := _PROCESSES.search(line) if nemo else None:
+        yield "ranks", int(processes[1])
     written = _DUMPED.search(line) if " ." in line else _YAML.search(line) if nemo else None
     if written and (what := ARGUMENTS.get(written[1])):
         text = written[2]

@@ -174,9 +174,10 @@ def _layers(shape: Mapping[str, Told], devices: int, file: str) -> tuple[tuple[f
         return (), chunks
     ends = {0: told.get("layers of the first stage"), -1: told.get("layers of the last stage")}
     given = {end: count for end, count in ends.items() if count is not None}
-    if given and devices > len(given):
-        each_one = (total - sum(given.values())) / (devices - len(given))
-        per_device = [each_one] * devices
+    if given and devices > 1:
+        rest = devices - len(given)
+        between = (total - sum(given.values())) / rest if rest else 0.0
+        per_device = [between] * devices
         for end, count in given.items():
             per_device[end] = float(count)
         layers = [count / chunks for count in per_device] * chunks

@@ -53,7 +53,7 @@ _EXTREMES = re.compile(r"\s+([A-Za-z][\w/-]*) \.*:\s*(?:\((.*?),\s*(.*?)\)|([0-9
 _ONE = re.compile(r"\|\s*([A-Za-z][\w/ -]{0,60}):\s*([^\s|]*)")
 _PERIOD = re.compile(r"\bsteps_per_print \.+ ([0-9]{1,9})\s*$")
 _NAMES = re.compile(r"forward|backward|fwd|bwd|optimizer|all-grads-sync")
-_USED, _OTHERS, _CUT = "", "no iteration, timer or argument", "cut short"
+_USED, _OTHERS, _CUT = "", "not about times or shape", "cut short"
 _MEANT = "other timers, or of no iteration"
 
 
@@ -223,9 +223,7 @@ class _Reader:
             return fate
         if not line.strip():
             return "blank"
-        if last:
-            return _CUT
-        if self._take_shape(line, number):
+        if not last and self._take_shape(line, number):
             return _USED
         if name := dialects.foreign(line):
             return f"of {name}"
@@ -264,6 +262,8 @@ class _Reader:
     ) -> str:
         iteration = int(found["number"])
         timed = dialect.time.search(line, found.end())
+        if timed is None and dialect.refreshed:
+            return "a progress bar without a time"
         if timed is None and not last and line.rstrip().endswith("|"):
             return self._skip(number, iteration, " does not tell its time")
         if timed is None or not (timed["end"] or (not last and not dialect.closed)):

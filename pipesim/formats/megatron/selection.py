@@ -147,6 +147,8 @@ def microbatches_of(
     """Return the number of micro-batches, and keep the iterations that have as many.
 
     An iteration of G samples has G / (samples of a micro-batch · data-parallel copies) of them.
+    Where a log does not tell the samples of a micro-batch, they are taken to be one if some
+    iterations then have the given number, and otherwise as many as the largest batch allows.
 
     Parameters
     ----------
@@ -180,7 +182,9 @@ def microbatches_of(
         if group and sizes:
             right = [size for size in sizes if size == given * group]
         elif len(sizes) > 1:
-            right = [size for size in sizes if size % (given * (copies or 1)) == 0][-1:]
+            least = given * (copies or 1)  # one sample in a micro-batch
+            right = [size for size in sizes if size % least == 0]
+            right = [least] if least in right else right[-1:]
         else:
             return given, ""
         if not right:
@@ -191,13 +195,17 @@ def microbatches_of(
                 file=file,
             )
         if len(sizes) > 1:
-            _told_of_batches(selection, right[0], sizes, given)
+            each = counted(right[0] / given / (copies or 1), "sample")
+            assumed = "" if group else f", taken to be of {each} each"
+            _told_of_batches(
+                selection, right[0], sizes, f"{counted(given, 'micro-batch')}{assumed}"
+            )
             selection.of_batch(right[0])
         return given, ""
     batch = batches[-1] if batches else usual
     if group and batch and batch % group == 0:
         if len(sizes) > 1:
-            _told_of_batches(selection, batch, sizes, batch // group)
+            _told_of_batches(selection, batch, sizes, counted(batch // group, "micro-batch"))
             selection.of_batch(batch)
         return batch // group, (
             f"{batch // group}: {counted(batch, 'sample')} of a batch in micro-batches of "
@@ -213,7 +221,7 @@ def microbatches_of(
     )
 
 
-def _told_of_batches(selection: Selection, taken: int, sizes: Sequence[int], number: int) -> None:
+def _told_of_batches(selection: Selection, taken: int, sizes: Sequence[int], those: str) -> None:
     parts = []
     for size in sizes if len(sizes) <= 8 else [*sizes[:4], *sizes[-4:]]:
         own = [one for _, one in selection.kept if one.batch == size]
@@ -221,5 +229,5 @@ def _told_of_batches(selection: Selection, taken: int, sizes: Sequence[int], num
         parts.append(f"{size} in iterations {_numbers(own)}, {milliseconds(usual_ms)}")
     selection.notes.append(
         f"{counted(len(sizes), 'global batch size')}: {'; '.join(parts)}. Only those of {taken}, "
-        f"{counted(number, 'micro-batch')}, count"
+        f"{those}, count"
     )
