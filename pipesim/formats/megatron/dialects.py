@@ -117,6 +117,8 @@ DIALECTS = (
             "global batch size:    16 | lm loss: 1.09E+01 | number of nan iterations:   0 |",
             "Megatron-LM v1": " iteration        8/      50 | elapsed time per iteration (ms): "
             "1225.0 | learning rate 2.100E-05 | lm loss 1.090000E+01 | loss scale 131072.0 |",
+            "GPT-NeoX": " samples/sec: 13.061 | iteration        8/      50 | elapsed time per "
+            "iteration (ms): 1225.0 | learning rate: 2.1E-05 | lm_loss: 1.09E+01 |",
             "Megatron-LM of AMD": " iteration        8/      50 | consumed samples:          128 | "
             "elapsed time per iteration (ms): 1225.0/1228.4 | throughput per GPU (TFLOP/s/GPU): "
             "210.3/209.7 | global batch size:    16 | lm loss: 1.09E+01 |",
@@ -236,6 +238,12 @@ ARGUMENTS = {
     "account_for_embedding_in_pipeline_split": "embedding as a layer",
     "account_for_loss_in_pipeline_split": "loss as a layer",
     "pipeline_model_parallel_layout": "layout",
+    # as GPT-NeoX calls them
+    "pipe_parallel_size": "stages",
+    "model_parallel_size": "tensor-parallel ranks",
+    "gradient_accumulation_steps": "micro-batches",
+    "train_batch_size": "samples of a batch",
+    "train_micro_batch_size_per_gpu": "samples of a micro-batch",
 }
 """Arguments as they are printed, ``  world_size ........ 8``, by NeMo ``world_size: 8``, and what
 they tell."""
@@ -259,36 +267,41 @@ _PROCESSES = re.compile(
     r"All distributed processes registered\. Starting with ([0-9]{1,9}) processes"
 )
 """What NeMo's trainer says of the ranks."""
+_ORIGIN = re.compile(r"\.{3,}(?:default|updated)$")
+"""What GPT-NeoX adds to a value."""
 _FLAGS = {"True": 1, "False": 0, "true": 1, "false": 0}
 
 
-def arguments(line: str, *, nemo: bool) -> Iterator[tuple[str, int | str]]:
-    """Yield what a line tells of the run: which of :data:`ARGUMENTS`, and its value.
+def arguments(line: str, *, nemo: bool) -> Iterator[tuple[str, int | str, bool]]:
+    """Yield what a line tells of the run.
+
+    Which of :data:`ARGUMENTS`, its value, and whether nobody but Megatron-LM says it so.
 
     Examples
     --------
     >>> list(arguments("using world size: 8, pipeline-model-parallel size: 4 ", nemo=False))
-    [('ranks', 8), ('stages', 4)]
+    [('ranks', 8, True), ('stages', 4, True)]
     >>> list(arguments("  use_tp_pp_dp_mapping ............. True", nemo=False))
-    [('pipeline before data', 1)]
+    [('pipeline before data', 1, False)]
     """
     if "size: " in line:
         for found in _SIZED.finditer(line):
-            yield _SIZES[found[1]], int(found[2])
+            yield _SIZES[found[1]], int(found[2]), True
     if constant := _CONSTANT.search(line) if "constant" in line else None:
-        yield "micro-batches", int(constant[1])
+        yield "micro-batches", int(constant[1]), True
     if processes := _PROCESSES.search(line) if nemo else None:
-        yield "ranks", int(processes[1])
+        yield "ranks", int(processes[1]), True
     written = _DUMPED.search(line) if " ." in line else _YAML.search(line) if nemo else None
     if written and (what := ARGUMENTS.get(written[1])):
-        text = written[2]
+        text = _ORIGIN.sub("", written[2])
         if what == "layout":
             if text not in ("None", "null"):
-                yield what, text
+                yield what, text, False
         elif text in _FLAGS:
-            yield what, _FLAGS[text]
+            yield what, _FLAGS[text], False
         elif re.fullmatch("[0-9]{1,9}", text):
-            yield what, int(text)
+            # GPT-NeoX says 0 of a pipeline that is none
+            yield what, max(int(text), int(written[1] == "pipe_parallel_size")), False
 
 
 # -- other programs --------------------------------------------------------------------------

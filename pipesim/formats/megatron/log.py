@@ -51,6 +51,11 @@ _TIMER = re.compile(r"\s+([A-Za-z][\w/-]*):\s*$")
 _RANK = re.compile(r"\s+rank\s+([0-9]{1,7}):\s*(.*?)\s*$")
 _EXTREMES = re.compile(r"\s+([A-Za-z][\w/-]*) \.*:\s*(?:\((.*?),\s*(.*?)\)|([0-9.]+))\s*$")
 _ONE = re.compile(r"\|\s*([A-Za-z][\w/ -]{0,60}):\s*([^\s|]*)")
+_LONGEST = 20_000
+"""No program that is read here prints a longer line."""
+_LIST = re.compile(r"-{8,} (end of )?arguments -{8,}\s*$")
+"""Around the arguments that Megatron-LM prints; some runs have no such lines."""
+_SHAPE = re.compile(r" \.|size: |to constant |arguments -")
 _PERIOD = re.compile(r"\bsteps_per_print \.+ ([0-9]{1,9})\s*$")
 _NAMES = re.compile(r"forward|backward|fwd|bwd|optimizer|all-grads-sync")
 _USED, _OTHERS, _CUT = "", "not about times or shape", "cut short"
@@ -193,6 +198,8 @@ class _Reader:
         self.skipped: list[Skipped] = []
         self.shape: dict[str, Told] = {}
         self.period: int | None = None
+        self._sure: set[str] = set()  # what nobody but Megatron-LM has told
+        self._listed = False  # between the lines around its arguments
         self._dialect = dialect
         self._nemo = dialect is not None and dialect.name.startswith("NeMo")
         self._stamp = ""
@@ -208,8 +215,11 @@ class _Reader:
 
     def take(self, line: str, number: int, *, last: bool) -> str:
         """Take one line and return its fate; the last has no end and may be cut short anywhere."""
+        if len(line) > _LONGEST:
+            return f"over {_LONGEST:,} characters long"
         found = self._dialect.number.search(line) if self._dialect else None
         if self._dialect and found:
+            self._listed = False
             self._open, self._orphan = False, True
             return self._take_iteration(self._dialect, line, found, number, last=last)
         if "time" in line and (block := dialects.BLOCK.search(line)):
@@ -230,25 +240,32 @@ class _Reader:
         return _OTHERS
 
     def _take_shape(self, line: str, number: int) -> bool:
-        if "size" not in line and " ." not in line and "constant" not in line and not self._nemo:
+        if not self._nemo and not _SHAPE.search(line):
             return False
+        if border := _LIST.search(line):
+            self._listed = border[1] is None
+            return True
         told = list(dialects.arguments(line, nemo=self._nemo))
         if (told or "steps_per_print" in line) and dialects.foreign(line):
             if period := _PERIOD.search(line):
                 self.period = int(period[1]) or None
             return period is not None
-        for what, value in told:
-            self._tell(what, value, number)
-        self._starts |= bool(told)
-        return bool(told)
+        used = [self._tell(what, value, number, sure or self._listed) for what, value, sure in told]
+        self._starts |= any(used)
+        return any(used)
 
-    def _tell(self, what: str, value: int | str, number: int) -> None:
+    def _tell(self, what: str, value: int | str, number: int, sure: bool) -> bool:
+        """Keep what a line tells; what may be another program's gives way to what is not."""
         told = Told(value, number) if isinstance(value, int) else Told(0, number, value)
-        first = self.shape.setdefault(what, told)
-        if self._nemo and what.startswith("samples"):
-            return  # its files of settings have sections for validation behind that of training
-        own, before = told.text or str(told.value), first.text or str(first.value)
         none = what in _COUNTS and told.value < 1
+        if what not in self.shape or (sure and what not in self._sure):
+            self.shape[what] = told
+        if sure:
+            self._sure.add(what)
+        first = self.shape[what]
+        own, before = told.text or str(told.value), first.text or str(first.value)
+        if own != before and not sure:
+            return False
         if own != before or none:
             also = "" if first is told else f", but line {first.line} {before}"
             raise FormatError(
@@ -256,6 +273,7 @@ class _Reader:
                 file=self.file,
                 line=number,
             )
+        return True
 
     def _take_iteration(
         self, dialect: Dialect, line: str, found: re.Match[str], number: int, *, last: bool

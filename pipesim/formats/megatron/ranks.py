@@ -52,9 +52,9 @@ def of_all_ranks(
     members: dict[tuple[int, int], list[int]] = {}
     for rank, place in enumerate(places):
         members.setdefault(place, []).append(rank)
-    for (stage, copy), own in members.items():
-        of_copies_ms[:, :, stage, copy] = np.median(sums_ms[:, :, own], axis=2)
     notes: list[str] = []
+    for (stage, copy), own in members.items():
+        of_copies_ms[:, :, stage, copy] = _together(sums_ms[:, :, own], own, stage, notes)
     if dp_rank is not None and not 0 <= dp_rank < copies:
         raise FormatError(
             f"there is no data-parallel rank {dp_rank} (there are {copies}, from 0 on)",
@@ -66,15 +66,7 @@ def of_all_ranks(
     if stand_apart and taken is None:
         taken = _slowest(np.median(of_copies_ms, axis=0) / microbatches, microbatches, notes)
     if taken is None:
-        stages_ms = np.stack(
-            [
-                np.median(
-                    sums_ms[:, :, [r for r, (own, _) in enumerate(places) if own == stage]], 2
-                )
-                for stage in range(layout.devices)
-            ],
-            axis=2,
-        )
+        stages_ms = np.median(of_copies_ms, axis=3)
         each = f" of {ranks // layout.devices}" if ranks > layout.devices else ""
         how = f"median over its ranks{each} and over"
         others: list[str] = []
@@ -94,6 +86,24 @@ def of_all_ranks(
     tally = Tally("rank", ranks - len(others), [Dropped("of another data-parallel rank", others)])
     times = spread({"F": stages_ms[:, 0], "BW": stages_ms[:, 1]}, layout, microbatches)
     return Operators(times, (*notes, *times.notes), False, tally)
+
+
+def _together(sums_ms: Array, ranks: Sequence[int], stage: int, notes: list[str]) -> Array:
+    """Return the time of ranks that share a stage's work; shape [iterations, 2, ranks] → [:, 2].
+
+    They wait for each other, so it is the median; if some stand apart, the slowest's.
+    """
+    usual_ms = np.median(sums_ms.sum(axis=1), axis=0)
+    if usual_ms.min() > 0 and levels(usual_ms, smallest=1).max() > 0:
+        slowest = int(np.argmax(usual_ms))
+        notes.append(
+            f"stage {stage}: F and BW take {milliseconds(float(usual_ms[slowest]))} on rank "
+            f"{ranks[slowest]}, and from {milliseconds(float(usual_ms.min()))} on the others of "
+            f"ranks {ranges(ranks)}, which share its work: the slowest counts"
+        )
+        return sums_ms[:, :, slowest]
+    result: Array = np.median(sums_ms, axis=2)
+    return result
 
 
 def _whole(
