@@ -14,9 +14,16 @@ from pipesim.errors import FormatError
 from pipesim.fidelity.import_check import check_import
 from pipesim.formats.measurement import Measurement
 from pipesim.formats.megatron import import_megatron
-from pipesim.formats.megatron.guess import one_f_one_b_ms
+from pipesim.formats.megatron.guess import one_f_one_b_ms, pair_ms
 from pipesim.formats.megatron.layout import Layout
-from tests.formats.megatron_dialects import DATA, of_megatron_deepspeed, of_v2, text
+from tests.formats.megatron_dialects import (
+    DATA,
+    of_extremes,
+    of_megatron_deepspeed,
+    of_pipeline,
+    of_v2,
+    text,
+)
 from tests.formats.megatron_dialects import Run as KnownRun
 from tests.formats.megatron_logs import MINMAX, iteration
 from tests.strategies import examples
@@ -54,6 +61,18 @@ def test_timers_of_the_last_rank() -> None:
     assert check is not None
     assert check.simulated_ms == pytest.approx(1322.5)
     assert not check.doubtful
+
+
+def test_each_iteration_has_its_own_timers(path: Path) -> None:
+    timers = "time (ms) | forward-compute: {}.00 | backward-compute: {}.00\n"
+    path.write_text(
+        "".join(
+            iteration(n, 450.0) + timers.format(f, 2 * f) for n, f in ((1, 96), (2, 120), (3, 132))
+        )
+    )
+    measured = import_megatron([path], stages=4, microbatches=12)
+    assert measured.scenario.forward_ms[0, 0] == 10
+    assert measured.spread_ms["F"][0, 0] == pytest.approx(1.5)
 
 
 def test_deepspeed_s_world_is_another_one() -> None:
@@ -253,6 +272,40 @@ def test_sums_of_deepspeed_without_their_period(path: Path) -> None:
     measured = import_megatron([path])
     assert measured.guessed
     assert any("DeepSpeed's timers are not used" in note for note in measured.notes)
+
+
+def test_what_follows_the_pipeline_is_known_by_its_timers(path: Path) -> None:
+    run = KnownRun((10.0,) * 4, (20.0,) * 4, 12, after_ms=200.0)
+    reduced = "    all-grads-sync .................................: (55.00, 60.00)\n"
+    path.write_text(text(of_pipeline, run).replace("    optimizer", f"{reduced}    optimizer"))
+    measured = import_megatron([path])
+    assert measured.after_ms == 200  # forward-backward holds the reduction of gradients
+    path.write_text(text(of_extremes, run).replace("    optimizer", f"{reduced}    optimizer"))
+    measured = import_megatron([path])
+    assert measured.after_ms == 260
+    assert measured.notes[-1] == (
+        "of the iteration time, after the pipeline: all-grads-sync 60 ms (9 %), optimizer 200 ms "
+        "(31 %)"
+    )
+
+
+@pytest.mark.parametrize("heavy", range(4))
+def test_a_heavy_device_works_all_micro_batches_between_the_others(heavy: int) -> None:
+    """With enough micro-batches the busiest device never waits but at both ends."""
+    weights = np.ones((2, 4))
+    weights[:, heavy] = 3
+    pairs_ms = np.array(pair_ms(1000.0, 8, 4, weights.ravel().tolist()))
+    busy_ms = 8 * pairs_ms.reshape(2, 4).sum(axis=0).max()
+    assert 1000 - busy_ms == pytest.approx(3 * pairs_ms.min())
+    scenario = Scenario(
+        stages=8,
+        microbatches=8,
+        placement=Scenario.place("interleaved", 4, 2),
+        forward_ms=pairs_ms / 3,
+        fused_backward_ms=pairs_ms * 2 / 3,
+    )
+    order = plan(scenario, "interleaved-1f1b")
+    assert simulate(scenario, order, "ideal").iteration_ms == pytest.approx(1000, rel=0.1)
 
 
 @examples(1)

@@ -121,6 +121,14 @@ def test_the_batch_of_the_arguments_counts_where_lines_tell_none(path: Path) -> 
     assert made(path, shape + bare).scenario.microbatches == 12
 
 
+def test_the_number_that_a_log_states_outranks_what_follows_from_batches(path: Path) -> None:
+    stated = ONE_EACH + "setting number of micro-batches to constant 12\n"
+    measured = made(path, stated + batches((3, 12, 450)))
+    assert measured.scenario.microbatches == 12
+    with pytest.raises(FormatError, match="has no iteration of 12 micro-batches, at 2 samples"):
+        made(path, ONE_EACH + batches((3, 12, 450)), microbatches=12)
+
+
 def test_a_fork_that_misspells_the_batch(path: Path) -> None:
     measured = made(path, ONE_EACH + RAMP.replace("global batch", "gloabl batch"), microbatches=16)
     assert measured.iteration_ms == (570, 570)
@@ -148,6 +156,22 @@ def test_noise_is_one_level(path: Path) -> None:
     measured = made(path, content, microbatches=12)
     assert len(measured.iteration_ms) == 20
     assert dropped(measured, "iteration") == {}
+
+
+def test_a_slow_iteration_that_starts_no_job_is_an_outlier(path: Path) -> None:
+    content = "".join(iteration(1 + i, 900.0 if i == 4 else 430.0) for i in range(9))
+    measured = made(path, content, microbatches=12)
+    assert measured.iteration_ms.count(900) == 1
+    assert dropped(measured, "iteration") == {}
+
+
+def test_a_job_that_goes_on_from_a_checkpoint_starts_again(path: Path) -> None:
+    again = "".join(f"{one}\n" for one in head(RUN))
+    numbers = [(1, 3000.0), (2, 450.0), (3, 451.0), (4, 2500.0), (5, 450.0)]
+    lines = [iteration(number, ms) for number, ms in numbers]
+    measured = made(path, again + "".join(lines[:3]) + again + "".join(lines[3:]))
+    assert measured.iteration_ms == (450, 451, 450)
+    assert len(dropped(measured, "iteration")["start-up"]) == 2
 
 
 def test_each_start_of_a_job_has_its_start_up(path: Path) -> None:
