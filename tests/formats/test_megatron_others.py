@@ -99,6 +99,21 @@ def test_a_restart_of_another_shape_is_another_run(tmp_path: Path) -> None:
     assert f"train.log:{line}: says that the number of ranks is 4, but line 1 8" in str(error.value)
 
 
+def test_logs_of_two_ranks_tell_together_what_neither_does(tmp_path: Path) -> None:
+    lines = text(of_v2, RUN).splitlines(keepends=True)
+    first = next(n for n, line in enumerate(lines) if line.startswith(" iteration"))
+    for name, part in (("rank0.log", lines[:first]), ("rank7.log", lines[first:])):
+        (tmp_path / name).write_text("".join(part))
+    measured = import_megatron([tmp_path / "rank0.log", tmp_path / "rank7.log"])
+    assert measured.scenario.forward_ms == pytest.approx(RUN.scenario.forward_ms, abs=1e-3)
+    assert measured.tallies[0].found == len(lines)
+    with pytest.raises(FormatError, match=r'rank0.log: has no "iteration N/ M'):
+        import_megatron([tmp_path / "rank0.log"])
+    (tmp_path / "notes.txt").write_text("nothing of this\n")
+    with pytest.raises(FormatError, match=r'notes.txt: has no "iteration N/ M'):
+        import_megatron([tmp_path / "rank7.log", tmp_path / "notes.txt"])
+
+
 def test_steps_that_deepspeed_counts_beside_megatron_are_not_iterations(tmp_path: Path) -> None:
     beside = "steps: 1 loss: 9.7 iter time (s): 99.0 samples/sec: 1.0\n"
     own = text(without_timers, RUN)

@@ -17,7 +17,13 @@ from pipesim.errors import FormatError, ScenarioError
 from pipesim.files import StrPath
 from pipesim.formats.measurement import Measurement
 from pipesim.formats.megatron.layout import Layout
-from pipesim.formats.megatron.log import MegatronLog, Told, named, read_megatron_log
+from pipesim.formats.megatron.log import (
+    MegatronLog,
+    Told,
+    named,
+    read_megatron_log,
+    without_iterations,
+)
 from pipesim.formats.megatron.operators import operators_of
 from pipesim.formats.megatron.selection import Selection, microbatches_of
 from pipesim.formats.tally import Dropped, Tally
@@ -42,6 +48,7 @@ def import_megatron(
 ) -> Measurement:
     """Read logs of one training run, or of several of the same shape.
 
+    Of the logs of each rank, one has the iterations and another the arguments.
     Virtual stages become stages of an interleaved placement: a scenario of v·S stages on S
     devices, whose times are those of the chunks.
 
@@ -78,6 +85,8 @@ def import_megatron(
         raise ScenarioError("there is no file to import")
     logs = [read_megatron_log(path) for path in paths]
     file = logs[0].file
+    if not any(log.iterations for log in logs):
+        raise without_iterations(logs[0])
     notes: list[str] = []
     shape = _shape(logs)
     devices = _given(logs, "stages", stages, notes)
@@ -196,7 +205,7 @@ def _lines(logs: Sequence[MegatronLog]) -> list[Tally]:
             if fate:
                 dropped.setdefault(fate, []).append(f"{log.file}, line {number}")
     used = Counter(bool(fate) for log in logs for fate in log.fates)[False]
-    ways = listed(list(dict.fromkeys(log.dialect for log in logs)))
+    ways = listed(list(dict.fromkeys(log.dialect for log in logs if log.dialect)))
     return [
         Tally(
             "line",

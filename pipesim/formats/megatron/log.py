@@ -37,7 +37,15 @@ from pipesim.formats.megatron import dialects
 from pipesim.formats.megatron.dialects import DIALECTS, UNITS_MS, Dialect
 from pipesim.text import listed
 
-__all__ = ["LoggedIteration", "MegatronLog", "Skipped", "Told", "named", "read_megatron_log"]
+__all__ = [
+    "LoggedIteration",
+    "MegatronLog",
+    "Skipped",
+    "Told",
+    "named",
+    "read_megatron_log",
+    "without_iterations",
+]
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _PREFIX = re.compile(r"(?:\s*\[[^\][\n]{1,80}\]:?|\s*[0-9]{1,6}:(?=\s))*")
@@ -115,9 +123,9 @@ class MegatronLog:
     file : str
         Its name.
     dialect : str
-        Whose iteration lines it has.
+        Whose iteration lines it has; empty without any.
     iterations : tuple of LoggedIteration
-        In the order of the log; at least one.
+        In the order of the log.
     skipped : tuple of Skipped
         Iterations without a usable time.
     shape : mapping of str to Told
@@ -154,9 +162,9 @@ def read_megatron_log(path: StrPath) -> MegatronLog:
     Raises
     ------
     FormatError
-        The file cannot be read or has no whole iteration line, a time is no number or has a
-        unit that is not known, or the log tells two shapes, as if it were of two runs; with
-        line and, of a time, column.
+        The file cannot be read, has neither a whole iteration line nor arguments (a rank's own
+        log may have these alone), a time is no number or has a unit that is not known, or the log
+        tells two shapes, as if it were of two runs; with line and, of a time, column.
     """
     text = _ESCAPE.sub("", read_text(path))
     dialect = next((one for one in DIALECTS if one.number.search(text)), None)
@@ -170,22 +178,28 @@ def read_megatron_log(path: StrPath) -> MegatronLog:
         fates.append(_USED if _USED in found else found[-1])
     if lines[-1] == "":
         fates.pop()
-    if dialect is None or not reader.iterations:
-        reason = f" ({reader.skipped[0]})" if reader.skipped else ""
-        raise FormatError(
-            'has no "iteration N/ M | … elapsed time per iteration (ms): …" line, nor one as '
-            f"{listed([one.name for one in DIALECTS if one.name != 'Megatron-LM'])} print "
-            f"it{reason}",
-            file=reader.file,
-        )
-    return MegatronLog(
+    log = MegatronLog(
         reader.file,
-        dialect.name,
+        dialect.name if dialect else "",
         tuple(reader.iterations),
         tuple(reader.skipped),
         reader.shape,
         tuple(fates),
         reader.period,
+    )
+    if not log.iterations and not log.shape:
+        raise without_iterations(log)
+    return log
+
+
+def without_iterations(log: MegatronLog) -> FormatError:
+    """Return the error that a log has none, and the reason if there is one."""
+    others = listed([one.name for one in DIALECTS if one.name != "Megatron-LM"])
+    reason = f" ({log.skipped[0]})" if log.skipped else ""
+    return FormatError(
+        'has no "iteration N/ M | … elapsed time per iteration (ms): …" line, nor one as '
+        f"{others} print it{reason}",
+        file=log.file,
     )
 
 

@@ -94,10 +94,14 @@ def _of_extremes(chosen: Chosen, layout: Layout, microbatches: int) -> Operators
         layout,
         microbatches,
     )
+    shortest = _samples(timed, "Megatron-LM", lambda one: one[0])
+    low_ms, high_ms = (float(np.median(ms["F"] + ms["BW"])) for ms in (shortest, longest))
     note = (
         "timers are extremes over the ranks: F and BW of every stage are guessed to be the "
         f"longest, over {len(timed)} of {counted(len(chosen), 'iteration')}, divided by "
-        f"{divided(layout, microbatches)}; --timing-log-option all tells them apart"
+        f"{divided(layout, microbatches)}; F and BW of the shortest take "
+        f"{milliseconds(low_ms / microbatches)} of {milliseconds(high_ms / microbatches)}, "
+        "--timing-log-option all tells them apart"
     )
     return Operators(times, (note, *times.notes))
 
