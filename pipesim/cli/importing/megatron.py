@@ -61,10 +61,12 @@ def megatron(
 ) -> None:
     """Make a scenario from training logs of Megatron-LM and its relatives.
 
-    Read are Megatron-LM from v1 on and AMD's fork, Megatron-DeepSpeed, DeepSpeed's pipelines, NeMo
-    and nanotron. If Megatron-LM ran with --timing-log-level 2 --timing-log-option all, its log
-    holds the times of every stage. Otherwise operator times are guessed from the times that it
-    does hold.
+    Of Megatron-LM from v1 on and AMD's fork, Megatron-DeepSpeed, GPT-NeoX, DeepSpeed's pipelines,
+    NeMo and nanotron. If Megatron-LM ran with --timing-log-level 2 --timing-log-option all, its
+    log holds the times of every stage; otherwise operator times are guessed from what it holds.
+
+    Only iterations that are alike count: of one batch size, without start-up, and of the fastest
+    of several levels of time. If some data-parallel ranks stand apart, the slowest is taken.
     """
     from pipesim.formats.megatron import import_megatron
 

@@ -17,14 +17,9 @@ from pipesim.errors import FormatError, ScenarioError
 from pipesim.files import StrPath
 from pipesim.formats.measurement import Measurement
 from pipesim.formats.megatron.layout import Layout
-from pipesim.formats.megatron.log import (
-    MegatronLog,
-    Told,
-    named,
-    read_megatron_log,
-    without_iterations,
-)
+from pipesim.formats.megatron.log import read_megatron_log, without_iterations
 from pipesim.formats.megatron.operators import operators_of
+from pipesim.formats.megatron.record import MegatronLog, Told, named
 from pipesim.formats.megatron.selection import Selection, microbatches_of
 from pipesim.formats.tally import Dropped, Tally
 from pipesim.scenario import Scenario

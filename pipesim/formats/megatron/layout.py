@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pipesim.errors import FormatError
-from pipesim.formats.megatron.log import Told
+from pipesim.formats.megatron.record import Told
 from pipesim.text import counted, plain
 
 __all__ = ["Layout"]

@@ -27,25 +27,23 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Iterator
 
 from pipesim.errors import FormatError
 from pipesim.files import StrPath, read_text
 from pipesim.formats.megatron import dialects
 from pipesim.formats.megatron.dialects import DIALECTS, UNITS_MS, Dialect
+from pipesim.formats.megatron.record import (
+    COUNTS,
+    LoggedIteration,
+    MegatronLog,
+    Skipped,
+    Told,
+    named,
+)
 from pipesim.text import listed
 
-__all__ = [
-    "LoggedIteration",
-    "MegatronLog",
-    "Skipped",
-    "Told",
-    "named",
-    "read_megatron_log",
-    "without_iterations",
-]
+__all__ = ["read_megatron_log", "without_iterations"]
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _PREFIX = re.compile(r"(?:\s*\[[^\][\n]{1,80}\]:?|\s*[0-9]{1,6}:(?=\s))*")
@@ -68,92 +66,6 @@ _PERIOD = re.compile(r"\bsteps_per_print \.+ ([0-9]{1,9})\s*$")
 _NAMES = re.compile(r"forward|backward|fwd|bwd|optimizer|all-grads-sync")
 _USED, _OTHERS, _CUT = "", "not about times or shape", "cut short"
 _MEANT = "other timers, or of no iteration"
-
-
-class Told(NamedTuple):
-    """What a log tells of the run, and the line of it."""
-
-    value: int
-    line: int
-    text: str = ""
-
-
-@dataclass(frozen=True)
-class LoggedIteration:
-    """One line of the log, and the timers with it.
-
-    Parameters
-    ----------
-    number : int
-        The iteration; with a logging interval, the last of it.
-    elapsed_ms : float
-        Time of an iteration, above 0.
-    line : int
-        Where it stands.
-    batch : int, optional
-        Samples of the iteration over all ranks, where its line tells them.
-    starts : bool
-        Whether it is the first of a job.
-    ranks_ms : mapping of str to mapping of int to float
-        By timer and rank.
-    extremes_ms : mapping of str to pair of float
-        By timer, the shortest and the longest over the ranks.
-    last_ms, first_ms : mapping of str to float
-        By timer, of the last rank alone; of rank 0 alone, as DeepSpeed sums it over the
-        iterations since it last did.
-    """
-
-    number: int
-    elapsed_ms: float
-    line: int
-    batch: int | None = None
-    starts: bool = False
-    ranks_ms: Mapping[str, dict[int, float]] = field(default_factory=dict)
-    extremes_ms: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    last_ms: Mapping[str, float] = field(default_factory=dict)
-    first_ms: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class MegatronLog:
-    """The iterations of a log.
-
-    Parameters
-    ----------
-    file : str
-        Its name.
-    dialect : str
-        Whose iteration lines it has; empty without any.
-    iterations : tuple of LoggedIteration
-        In the order of the log.
-    skipped : tuple of Skipped
-        Iterations without a usable time.
-    shape : mapping of str to Told
-        What the log tells of the run, see :data:`~pipesim.formats.megatron.dialects.ARGUMENTS`.
-    fates : tuple of str
-        Of each line: why it is not used, or nothing.
-    period : int, optional
-        Over how many iterations DeepSpeed's timers are summed.
-    """
-
-    file: str
-    dialect: str
-    iterations: tuple[LoggedIteration, ...]
-    skipped: tuple[Skipped, ...]
-    shape: Mapping[str, Told] = field(default_factory=dict)
-    fates: tuple[str, ...] = ()
-    period: int | None = None
-
-
-class Skipped(NamedTuple):
-    """Something that was skipped although it belongs to an iteration."""
-
-    line: int
-    what: str
-    why: str
-
-    def __str__(self) -> str:
-        return f"line {self.line}: {self.what}{self.why}"
 
 
 def read_megatron_log(path: StrPath) -> MegatronLog:
@@ -271,7 +183,7 @@ class _Reader:
     def _tell(self, what: str, value: int | str, number: int, sure: bool) -> bool:
         """Keep what a line tells; what may be another program's gives way to what is not."""
         told = Told(value, number) if isinstance(value, int) else Told(0, number, value)
-        none = what in _COUNTS and told.value < 1
+        none = what in COUNTS and told.value < 1
         if what not in self.shape or (sure and what not in self._sure):
             self.shape[what] = told
         if sure:
@@ -412,30 +324,6 @@ class _Reader:
             line=line,
             column=found.start(group) + 1,
         )
-
-
-_COUNTS = (
-    "stages",
-    "ranks",
-    "micro-batches",
-    "tensor-parallel ranks",
-    "context-parallel ranks",
-    "data-parallel ranks",
-    "chunks",
-)
-"""What there is at least one of."""
-
-
-def named(what: str) -> str:
-    """Return what an argument tells, in a sentence.
-
-    Examples
-    --------
-    >>> named("stages"), named("layout")
-    ('the number of stages', 'the layout')
-    """
-    uncounted = ("layout", "pipeline before data", "embedding as a layer", "loss as a layer")
-    return f"the {'' if what in uncounted else 'number of '}{what}"
 
 
 def _starts(line: str) -> Iterator[int]:

@@ -24,8 +24,8 @@ from pipesim.errors import FormatError
 from pipesim.formats.megatron.dialects import AFTER
 from pipesim.formats.megatron.guess import pair_ms
 from pipesim.formats.megatron.layout import Layout
-from pipesim.formats.megatron.log import LoggedIteration
 from pipesim.formats.megatron.ranks import of_all_ranks
+from pipesim.formats.megatron.record import LoggedIteration
 from pipesim.formats.megatron.sums import Chosen, Operators, alike, both, divided, spread
 from pipesim.scenario import Array, Kind
 from pipesim.text import counted, milliseconds, percent, plain
@@ -77,7 +77,7 @@ def operators_of(
     if found:
         return _followed(found, chosen, AFTER)
     found = _guessed(chosen, layout, microbatches)
-    # forward-backward holds the reduction of gradients
+    # forward-backward holds the reduction of gradients, but in early versions
     return found if found.guessed else _followed(found, chosen, AFTER[1:])
 
 

@@ -14,7 +14,7 @@ from pipesim.errors import FormatError
 from pipesim.formats.megatron.dialects import OPERATORS
 from pipesim.formats.megatron.guess import one_f_one_b_ms
 from pipesim.formats.megatron.layout import Layout
-from pipesim.formats.megatron.log import LoggedIteration
+from pipesim.formats.megatron.record import LoggedIteration
 from pipesim.formats.megatron.sums import Chosen, Operators, divided, spread
 from pipesim.formats.regimes import levels, ranges
 from pipesim.formats.tally import Dropped, Tally

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pipesim.errors import FormatError
-from pipesim.formats.megatron.log import LoggedIteration, MegatronLog
+from pipesim.formats.megatron.record import LoggedIteration, MegatronLog
 from pipesim.formats.regimes import levels, ranges
 from pipesim.formats.tally import Dropped, Tally
 from pipesim.text import counted, listed, milliseconds, plain

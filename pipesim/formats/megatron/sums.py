@@ -11,7 +11,7 @@ import numpy as np
 from pipesim.formats.measurement import OperatorTimes
 from pipesim.formats.megatron.dialects import OPERATORS
 from pipesim.formats.megatron.layout import Layout
-from pipesim.formats.megatron.log import LoggedIteration, MegatronLog
+from pipesim.formats.megatron.record import LoggedIteration, MegatronLog
 from pipesim.formats.tally import Tally
 from pipesim.scenario import Array, Kind
 from pipesim.text import counted
