@@ -273,6 +273,28 @@ def of_deepspeed(run: Run) -> Iterator[str]:
         yield f"steps: {number} loss: 9.7130 iter time (s): {ms / 1000:.3f} samples/sec: 13.061"
 
 
+def of_neox(run: Run) -> Iterator[str]:
+    yield "-------------------- arguments --------------------"
+    arguments = {
+        "gradient_accumulation_steps": run.microbatches,
+        "model_parallel_size": run.sharing,
+        "num_layers": 8 * run.stages,
+        "pipe_parallel_size": run.stages,
+        "train_batch_size": run.batch,
+        "train_micro_batch_size_per_gpu": 2,
+    }
+    for name, value in arguments.items():
+        yield f"  {name} {'.' * (32 - len(name))} {value}".ljust(64, ".") + "updated"
+    yield "---------------- end of arguments ----------------"
+    for number, ms in run.elapsed_ms():
+        yield f"steps: {number} loss: 9.7130 iter time (s): {ms / 1000:.3f} samples/sec: 13.061"
+        yield (
+            f" samples/sec: 13.061 | iteration {number:8d}/{run.iterations:8d} | {in_ms(ms)} | "
+            "learning rate: 1.500E-04 | approx flops per GPU: 40.2TFLOPS | lm_loss: 9.713021E+00 |"
+        )
+        yield "time (ms)"
+
+
 def of_key_values(run: Run) -> Iterator[str]:
     prefix = "[2025-03-01 10:00:00][I][training.py:88] "
     for text in head(run):
@@ -356,6 +378,7 @@ WHOLE = {
     "bigscience": of_bigscience,
     "deepspeed": of_deepspeed,
     "key_value": of_key_values,
+    "gpt_neox": of_neox,
     "nanotron": of_nanotron,
     "nemo_1": of_nemo_1,
     "nemo_2": of_nemo_2,
@@ -364,6 +387,8 @@ WHOLE = {
 
 SILENT = {"deepspeed", "nanotron"}
 """They do not tell the shape."""
+PLAIN = {*SILENT, "gpt_neox"}
+"""They have no virtual stages."""
 
 ALIKE = Run((41.3,) * 4, (82.6,) * 4, 16, iterations=6, after_ms=14.0, start_up=3.0, noise=0.002)
 UNLIKE = Run(

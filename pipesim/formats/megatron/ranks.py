@@ -62,9 +62,15 @@ def of_all_ranks(
         )
     taken = dp_rank
     usual_ms = np.median(of_copies_ms.sum(axis=1), axis=0)
-    stand_apart = _apart(usual_ms, members, notes)
-    if stand_apart and taken is None:
-        taken = _slowest(np.median(of_copies_ms, axis=0) / microbatches, microbatches, notes)
+    apart = _apart(usual_ms, members, notes)
+    if apart and layout.sharing is None:
+        notes.append(
+            "the log does not tell which ranks share a stage's work: each counts as a "
+            "data-parallel copy"
+        )
+    if apart and taken is None:
+        each_ms = np.median(of_copies_ms, axis=0) / microbatches
+        taken = _slowest(each_ms, apart, microbatches, notes)
     if taken is None:
         stages_ms = np.median(of_copies_ms, axis=3)
         each = f" of {ranks // layout.devices}" if ranks > layout.devices else ""
@@ -161,16 +167,16 @@ def _whole(
 
 def _apart(
     usual_ms: Array, members: Mapping[tuple[int, int], Sequence[int]], notes: list[str]
-) -> bool:
-    """Say which copies of a stage stand apart; ``usual_ms`` has shape [S, copies]."""
-    found = False
+) -> set[int]:
+    """Return the copies that are slow on some stage, and say so; shape [S, copies]."""
+    found: set[int] = set()
     for stage, of_stage_ms in enumerate(usual_ms):
         if of_stage_ms.min() <= 0:
             continue
         level = levels(of_stage_ms, smallest=1)
         if level.max() == 0:
             continue
-        found = True
+        found.update(np.flatnonzero(level).tolist())
         parts = []
         for own in range(int(level.max()), -1, -1):
             copies = np.flatnonzero(level == own)
@@ -184,14 +190,15 @@ def _apart(
     return found
 
 
-def _slowest(copies_ms: Array, microbatches: int, notes: list[str]) -> int:
+def _slowest(copies_ms: Array, apart: set[int], microbatches: int, notes: list[str]) -> int:
     """Return the copy whose pipeline is the slowest; shape [2, S, copies], of a micro-batch."""
-    steps_ms = [
-        one_f_one_b_ms(forward, backward, microbatches)
-        for forward, backward in zip(copies_ms[0].T, copies_ms[1].T, strict=True)
-    ]
-    taken = int(np.argmax(steps_ms))
-    fastest = int(np.argmin(steps_ms))
+    least = int(np.argmin(copies_ms.sum(axis=(0, 1))))
+    steps_ms = {
+        copy: one_f_one_b_ms(copies_ms[0, :, copy], copies_ms[1, :, copy], microbatches)
+        for copy in sorted({*apart, least})
+    }
+    taken = max(steps_ms, key=lambda copy: steps_ms[copy])
+    fastest = min(steps_ms, key=lambda copy: steps_ms[copy])
     notes.append(
         f"a data-parallel job's step is its slowest rank's: the scenario is of data-parallel rank "
         f"{taken}, {milliseconds(steps_ms[taken])} by 1F1B; rank {fastest} alone would take "
