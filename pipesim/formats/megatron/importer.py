@@ -92,7 +92,7 @@ def import_megatron(
     selection = Selection.of(logs)
     if iterations is not None:
         selection.named(iterations)
-    number, why = _microbatches(selection, layout, shape, told, told is microbatches)
+    number, why = _microbatches(selection, layout, shape, told)
     if why:
         notes.append(f"{file}: the number of micro-batches is {why}")
     if layout.stages * number > _MOST_OPERATORS:
@@ -180,13 +180,12 @@ def _microbatches(
     layout: Layout,
     shape: dict[str, Told],
     known: int | None,
-    given: bool,
 ) -> tuple[int, str]:
     samples = {what: told.value for what, told in shape.items()}
     each = samples.get("samples of a micro-batch")
     group = each * layout.copies if each and layout.copies else None
-    if known is not None and not given:
-        group = None  # the log says so itself
+    if "micro-batches" in shape:
+        group = None  # the log says their number itself
     return microbatches_of(
         selection, known, group, layout.copies, samples.get("samples of a batch")
     )
