@@ -7,7 +7,7 @@ from the first kernel of a stream to the last, whatever the kernels are.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from pipesim.formats.profiler.events import Event, Kernel
@@ -49,7 +49,7 @@ class Kernels:
         return first._replace(pair="cut"), second._replace(pair="cut")
 
     def _span(self, start_ms: float, end_ms: float) -> Span | None:
-        first, after = bisect_left(self._launched, start_ms), bisect_right(self._launched, end_ms)
+        first, after = (bisect_left(self._launched, at) for at in (start_ms, end_ms))
         mine = self._kernels[first:after]
         if not mine:
             return None

@@ -12,7 +12,7 @@ is at the wait or, where there is none, at the autograd engine's first operator.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from pipesim.formats.profiler.events import Event, Events
@@ -63,24 +63,20 @@ class Host:
     def _span(
         self, start_ms: float, end_ms: float, operators: Sequence[Event], annotation: Event
     ) -> Span:
-        received = self._received(start_ms, end_ms, annotation)
-        return Span(
-            start_ms,
-            end_ms,
-            received_ms=max(received, default=None),
-            operator_ms=operators[0].start_ms if operators else None,
-        )
+        first_ms = operators[0].start_ms if operators else None
+        received = self._received(start_ms, end_ms if first_ms is None else first_ms, annotation)
+        return Span(start_ms, end_ms, max(received, default=None), first_ms)
 
     def _inside(self, annotation: Event) -> Sequence[Event]:
         starts = self._starts.get(annotation.lane, [])
         first = bisect_left(starts, annotation.start_ms)
-        after = bisect_right(starts, annotation.end_ms)
+        after = bisect_left(starts, annotation.end_ms)
         return self._events.operators.get(annotation.lane, ())[first:after]
 
     def _received(self, start_ms: float, end_ms: float, annotation: Event) -> list[float]:
         """When waits ended between two times: the host ran no operator then."""
         received = self._events.received_ms
-        first, after = bisect_left(received, start_ms), bisect_right(received, end_ms)
+        first, after = bisect_left(received, start_ms), bisect_left(received, end_ms)
         starts = self._starts.get(annotation.lane, [])
         operators = self._events.operators.get(annotation.lane, ())
 

@@ -30,6 +30,9 @@ from pipesim.schedule import Op
 
 __all__ = ["Work", "own_work"]
 
+_NO_WAIT_MS = 1e-4
+"""Times are kept to this."""
+
 
 @dataclass
 class Work:
@@ -86,8 +89,8 @@ def _without_waits(pipeline: Pipeline, step: int, work: Work) -> Operators:
             how, start_ms = "unknown", span.start_ms
             work.contradictions[step] = contradiction
         else:
-            how, start_ms = "clock", min(max(span.start_ms, spans[makes].end_ms), span.end_ms)
-            if start_ms == span.start_ms:
+            how, start_ms = "clock", min(spans[makes].end_ms, span.end_ms)
+            if start_ms < span.start_ms + _NO_WAIT_MS:
                 return span
         work.told[how] += 1
         return span._replace(start_ms=start_ms)
@@ -124,7 +127,7 @@ def _contradiction(spans: Mapping[Op, Span], sender: Mapping[Op, Op | None]) -> 
 
 def _share(work: Work) -> None:
     """Share the spans of pairs that were not cut between their two operators."""
-    alone: dict[tuple[Kind, int], list[float]] = defaultdict(list)
+    alone: dict[tuple[str, int], list[float]] = defaultdict(list)
     for devices in work.iterations.values():
         for ops in devices:
             for op, span in ops.items():
@@ -132,12 +135,16 @@ def _share(work: Work) -> None:
                 if span.pair != "whole":
                     alone[op.kind, op.stage].append(span.end_ms - span.start_ms)
     usual_ms = {key: float(np.median(times)) for key, times in alone.items()}
+    for kind, stage in alone:
+        halves = ("B", stage), ("W", stage)
+        if kind == "B" and halves[1] in alone:
+            usual_ms.setdefault(("BW", stage), sum(usual_ms[half] for half in halves))
     for step, devices in work.iterations.items():
         work.iterations[step] = [_shared(ops, usual_ms, work.pairs) for ops in devices]
 
 
 def _shared(
-    ops: Mapping[Op, Span], usual_ms: Mapping[tuple[Kind, int], float], pairs: Counter[str]
+    ops: Mapping[Op, Span], usual_ms: Mapping[tuple[str, int], float], pairs: Counter[str]
 ) -> Mapping[Op, Span]:
     together: dict[float, list[Op]] = defaultdict(list)
     for op, span in ops.items():
