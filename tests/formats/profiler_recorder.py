@@ -1,7 +1,7 @@
 """Record torch's pipeline schedules with torch's profiler: two ranks over gloo.
 
-``python -m tests.formats.profiler_recorder FOLDER`` writes ``FOLDER/<schedule>-rank<i>.json.gz`` for
-every schedule. Stages sleep for a known while, so that the times of their operators are known.
+``python -m tests.formats.profiler_recorder FOLDER`` writes ``FOLDER/<schedule>-rank<i>.json.gz``
+for every schedule. Stages sleep for a known while, so that the times of their operators are known.
 Traces are stripped to what an importer may look at, and tell nothing of the machine.
 
 ``python -m tests.formats.profiler_recorder`` stores those of ``tests/data/profiler/recorded``.

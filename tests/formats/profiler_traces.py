@@ -9,6 +9,7 @@ import gzip
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Literal
 
 from pipesim.engine import simulate
@@ -56,6 +57,15 @@ def rank(
         ]
     info = {"backend": "nccl", "rank": number, "world_size": 2, **info}
     return document(events, distributedInfo=info, baseTimeNanoseconds=5_000_000_000)
+
+
+def saved(documents: Iterable[dict[str, Any]], folder: Path) -> list[Path]:
+    """Write the traces of a run, one file a rank."""
+    paths = []
+    for number, content in enumerate(documents):
+        paths.append(folder / f"rank{number}.json")
+        paths[-1].write_text(json.dumps(content))
+    return paths
 
 
 RANK0 = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from pipesim.formats.profiler import import_profiler
 from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
 from pipesim.timeline import Timeline
-from tests.formats.profiler_traces import DIALECTS, MADE, STORED, Dialect, traced
+from tests.formats.profiler_traces import DIALECTS, MADE, STORED, Dialect, saved, traced
 from tests.strategies import cases, examples
 
 FIELDS = {
@@ -35,10 +34,7 @@ _COUNT = iter(range(10**9))
 def read(documents: list[dict[str, object]], folder: Path) -> Measurement:
     folder = folder / str(next(_COUNT))
     folder.mkdir()
-    paths = [folder / f"rank{number}.json" for number in range(len(documents))]
-    for path, document in zip(paths, documents, strict=True):
-        path.write_text(json.dumps(document))
-    return import_profiler(paths)
+    return import_profiler(saved(documents, folder))
 
 
 def apart(case: tuple[Scenario, Schedule], delays: bool) -> tuple[Scenario, Schedule]:
@@ -92,7 +88,7 @@ def test_operator_times_are_read_back(
 
 @pytest.mark.parametrize("name", STORED)
 def test_stored_traces_give_their_scenario(name: str) -> None:
-    scenario, planner, dialect, stages = STORED[name]
+    scenario, planner, *_ = STORED[name]
     made = import_profiler(sorted(MADE.glob(f"{name}-rank*.json.gz")))
     for field in ("forward_ms", "fused_backward_ms") if planner == "gpipe" else (
         "forward_ms", "backward_ms", "weight_ms"

@@ -10,22 +10,20 @@ rank. When that wait was over is told, in this order, by
 
 If nothing tells it, the time of the annotation stays as it is, and is not called work.
 
-An overlapped pair that could not be cut is shared in the proportion that its two operators have
-when they run alone on the same stages.
+torch sends the messages of an overlapped pair when both of its operators have ended. One that could
+not be cut is shared between them, see :mod:`pipesim.formats.profiler.pairs`.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from pipesim.formats.clocks import CLOCK_ERROR_MS
+from pipesim.formats.profiler.pairs import Alone, alone_ms, mates, shared
 from pipesim.formats.profiler.pipeline import Operators, Pipeline
 from pipesim.formats.profiler.span import Span
-from pipesim.scenario import Kind
 from pipesim.schedule import Op
 
 __all__ = ["Work", "own_work"]
@@ -48,7 +46,8 @@ class Work:
     contradictions : mapping of int to str
         Why the clocks do not tell it, by step.
     pairs : Counter of str
-        How many overlapped pairs there are: ``"cut"``, ``"shared"`` in proportion, ``"halved"``.
+        How many overlapped pairs there are: ``"cut"``, ``"shared"`` by what the two take alone,
+        or ``"halved"``.
     """
 
     iterations: dict[int, Operators] = field(default_factory=dict)
@@ -59,108 +58,86 @@ class Work:
 
 def own_work(pipeline: Pipeline, steps: Sequence[int]) -> Work:
     """Find the operators' own times in some complete iterations."""
-    work = Work()
     waits = any(
+        # The GPU's annotation of Forward 0 holds the kernel that receives.
         trace.clock == "host" or (trace.clock == "gpu" and not trace.names_stages)
         for trace in pipeline.ranks.values()
     )
-    for step in steps:
-        devices = pipeline.iterations[step]
-        work.iterations[step] = _without_waits(pipeline, step, work) if waits else devices
-    _share(work)
+    work = Work()
+    iterations = {step: _Iteration(pipeline, step, waits) for step in steps}
+    alone = alone_ms(
+        item for one in iterations.values() for item in one.own.items() if item[1].pair != "whole"
+    )
+    for step, one in iterations.items():
+        work.iterations[step] = one.shared(alone)
+        work.told += one.told
+        work.pairs += one.pairs
+        if one.told["unknown"]:
+            work.contradictions[step] = one.contradiction
     return work
 
 
-def _without_waits(pipeline: Pipeline, step: int, work: Work) -> Operators:
-    devices = pipeline.iterations[step]
-    spans = {op: span for ops in devices for op, span in ops.items()}
-    sender = {op: _sender(op, spans, pipeline.placement) for op in spans}
-    contradiction = _contradiction(spans, sender)
+class _Iteration:
+    """The operators of one iteration, and their own times as far as pairs are cut."""
 
-    def own(op: Op, span: Span) -> Span:
-        makes = sender[op]
-        if makes is None:
+    def __init__(self, pipeline: Pipeline, step: int, waits: bool) -> None:
+        self._devices = pipeline.iterations[step]
+        self._placement = pipeline.placement
+        self._spans = {op: span for ops in self._devices for op, span in ops.items()}
+        self.contradiction = self._contradicted()
+        self.told: Counter[str] = Counter()
+        self.pairs = Counter(
+            "cut" for op, span in self._spans.items() if span.pair == "cut" and op.kind == "F"
+        )
+        self.own = {op: self._without_wait(op) for op in self._spans} if waits else self._spans
+
+    def shared(self, alone: Alone) -> Operators:
+        """Return the operators by device, those of pairs shared by what they take alone."""
+        own = dict(self.own)
+        for ops in self._devices:
+            for first, second in mates(ops).items():
+                sender = None if self.contradiction else self._sender(second)
+                arrived_ms = None if sender is None else self._spans[sender].end_ms
+                pair = first, second
+                (own[first], own[second]), how = shared(pair, own[first], arrived_ms, alone)
+                self.pairs[how] += 1
+        return [{op: own[op] for op in ops} for ops in self._devices]
+
+    def _without_wait(self, op: Op) -> Span:
+        span, sender = self._spans[op], self._sender(op)
+        if sender is None:
             return span
         if span.received_ms is not None:
             how, start_ms = "receive", span.received_ms
         elif span.operator_ms is not None:
             how, start_ms = "operator", span.operator_ms
-        elif contradiction:
+        elif self.contradiction:
             how, start_ms = "unknown", span.start_ms
-            work.contradictions[step] = contradiction
         else:
-            how, start_ms = "clock", min(spans[makes].end_ms, span.end_ms)
+            how, start_ms = "clock", min(self._spans[sender].end_ms, span.end_ms)
             if start_ms < span.start_ms + _NO_WAIT_MS:
                 return span
-        work.told[how] += 1
+        self.told[how] += 1
         return span._replace(start_ms=start_ms)
 
-    return [{op: own(op, span) for op, span in ops.items()} for ops in devices]
-
-
-def _sender(op: Op, spans: Mapping[Op, Span], placement: Sequence[int]) -> Op | None:
-    """Return the operator on another device whose message one needs, if there is one."""
-    kinds: tuple[Kind, ...]
-    match op.kind:
-        case "F":
-            stage, kinds = op.stage - 1, ("F",)
-        case "B" | "BW":
-            stage, kinds = op.stage + 1, ("B", "BW")
-        case _:
+    def _sender(self, op: Op) -> Op | None:
+        """Return the operator on another device whose message one needs, if there is one."""
+        if op.kind == "W":
             return None
-    if not 0 <= stage < len(placement) or placement[stage] == placement[op.stage]:
-        return None
-    return next(
-        Op(kind, stage, op.microbatch) for kind in kinds if (kind, stage, op.microbatch) in spans
-    )
+        stage = op.stage - 1 if op.kind == "F" else op.stage + 1
+        placement = self._placement
+        if not 0 <= stage < len(placement) or placement[stage] == placement[op.stage]:
+            return None
+        full = Op("BW", stage, op.microbatch)
+        if op.kind == "F":
+            return Op("F", stage, op.microbatch)
+        return full if full in self._spans else Op("B", stage, op.microbatch)
 
-
-def _contradiction(spans: Mapping[Op, Span], sender: Mapping[Op, Op | None]) -> str:
-    """Say which operator ends before the one whose message it needs, if any does."""
-    for op, makes in sender.items():
-        if makes is not None:
-            early_ms = spans[makes].end_ms - spans[op].end_ms
-            if early_ms > CLOCK_ERROR_MS:
-                return f"{op} ends {early_ms:.1f} ms before {makes}, whose message it needs"
-    return ""
-
-
-def _share(work: Work) -> None:
-    """Share the spans of pairs that were not cut between their two operators."""
-    alone: dict[tuple[str, int], list[float]] = defaultdict(list)
-    for devices in work.iterations.values():
-        for ops in devices:
-            for op, span in ops.items():
-                work.pairs["cut"] += span.pair == "cut" and op.kind == "F"
-                if span.pair != "whole":
-                    alone[op.kind, op.stage].append(span.end_ms - span.start_ms)
-    usual_ms = {key: float(np.median(times)) for key, times in alone.items()}
-    for kind, stage in alone:
-        halves = ("B", stage), ("W", stage)
-        if kind == "B" and halves[1] in alone:
-            usual_ms.setdefault(("BW", stage), sum(usual_ms[half] for half in halves))
-    for step, devices in work.iterations.items():
-        work.iterations[step] = [_shared(ops, usual_ms, work.pairs) for ops in devices]
-
-
-def _shared(
-    ops: Mapping[Op, Span], usual_ms: Mapping[tuple[str, int], float], pairs: Counter[str]
-) -> Mapping[Op, Span]:
-    together: dict[float, list[Op]] = defaultdict(list)
-    for op, span in ops.items():
-        if span.pair == "whole":
-            together[span.end_ms].append(op)
-    result = dict(ops)
-    for pair in together.values():
-        if len(pair) != 2:
-            continue  # one of them is there a second time, by itself
-        first, second = pair
-        span = ops[first]
-        weights = [usual_ms.get((op.kind, op.stage), 0.0) for op in (first, second)]
-        known = min(weights) > 0
-        pairs["shared" if known else "halved"] += 1
-        part = weights[0] / sum(weights) if known else 0.5
-        cut_ms = span.start_ms + part * (span.end_ms - span.start_ms)
-        result[first] = span._replace(end_ms=cut_ms)
-        result[second] = span._replace(start_ms=cut_ms)
-    return result
+    def _contradicted(self) -> str:
+        """Say which operator ends before the one whose message it needs, if any does."""
+        for op, span in self._spans.items():
+            if sender := self._sender(op):
+                early_ms = self._spans[sender].end_ms - span.end_ms
+                if early_ms > CLOCK_ERROR_MS:
+                    return f"{op} ends {early_ms:.1f} ms before {sender}, whose message it needs"
+        return ""
