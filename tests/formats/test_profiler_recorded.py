@@ -71,7 +71,11 @@ def test_operators_take_what_their_stages_slept(name: str, evidence: str, tmp_pa
     assert check is not None
     assert abs(check.error) < 0.06
     (waits,) = [note for note in made.notes if "include the wait for their message" in note]
-    says = {"receive": "the receive in", "operator": "the first operator in", "clock": "the clocks"}
+    says = {
+        "receive": "the receive inside",
+        "operator": "the first operator inside",
+        "clock": "the clocks",
+    }
     assert says[evidence] in waits
     pairs = [note for note in made.notes if "OVERLAP_F_B" in note]
     assert len(pairs) == (name == "DualPipeV")

@@ -44,8 +44,8 @@ def test_one_clock_tells_the_wait(tmp_path: Path) -> None:
     assert made.scenario.fused_backward_ms.tolist() == [[20, 20], [20, 20]]
     (note,) = notes(made, "wait")
     assert note.startswith(
-        "annotations on the CPU include the wait for their message: nothing in the annotations of "
-        "3 operators tells its end"
+        "annotations on the CPU include the wait for their message: for 3 operators nothing "
+        "inside tells its end"
     )
     assert not notes(made, "contradict each other")
     assert made.iteration_ms == (90,)
@@ -59,7 +59,7 @@ def test_clocks_that_contradict_each_other_leave_the_wait_unknown(tmp_path: Path
     late = trace(1, *WAITING[1]["traceEvents"][3:], baseTimeNanoseconds=-15_000_000)
     made = import_profiler(saved((WAITING[0], late), tmp_path))
     assert made.scenario.forward_ms[1].tolist() == [20, 10]
-    (note,) = notes(made, "their times are not those of work but hold the wait")
+    (note,) = notes(made, "is not the time of work, but holds the wait")
     assert "for 4 operators its end is unknown" in note
     (note,) = notes(made, "no timeline of 1 iteration")
     assert note.endswith("iteration 0: 1F0 ends 5.0 ms before 0F0, whose message it needs")
@@ -73,7 +73,7 @@ def test_a_receive_tells_more_than_clocks(tmp_path: Path) -> None:
     made = import_profiler(saved((WAITING[0], told), tmp_path))
     assert made.scenario.forward_ms[1].tolist() == [8, 9.5]
     (note,) = notes(made, "include the wait")
-    assert "2 operators were taken to begin when the receive in their annotation ended" in note
+    assert "for 2 operators it was taken off up to the end of the receive inside" in note
 
 
 def test_a_receive_that_nobody_waits_for_tells_nothing(tmp_path: Path) -> None:

@@ -13,16 +13,16 @@ from pipesim.text import counted, listed, milliseconds
 __all__ = ["tallied", "told"]
 
 _HOW = {
-    "receive": "{} were taken to begin when the receive in their annotation ended",
-    "operator": "{} were taken to begin with the first operator in their annotation",
+    "receive": "for {} it was taken off up to the end of the receive inside",
+    "operator": "for {} it was taken off up to the first operator inside",
     "clock": (
-        "nothing in the annotations of {} tells its end, so they were taken to begin when the "
-        "operator that made the message ended, on the clocks that the ranks share, which nothing "
-        "contradicts: the way of the message counts as theirs"
+        "for {} nothing inside tells its end; it was taken off up to the end of the operator that "
+        "made the message, on the clocks that the ranks share, which nothing contradicts, so that "
+        "the way of the message counts as work"
     ),
     "unknown": (
-        "for {} its end is unknown, as the clocks of the ranks contradict each other: their times "
-        "are not those of work but hold the wait"
+        "for {} its end is unknown, as the clocks of the ranks contradict each other: what was "
+        "read is not the time of work, but holds the wait"
     ),
 }
 
@@ -33,7 +33,8 @@ def told(used: Iterations, copies: Sequence[Iterations]) -> Iterator[str]:
     yield from _times(traces)
     if not all(trace.names_stages for trace in traces):
         yield "Forward and Backward annotations name no stage: the rank is taken for it"
-    yield from _waits(used)
+    if traces[0].clock == "host" or used.work.told:
+        yield from _waits(used)
     yield from _pairs(used)
     if len(copies) > 1:
         times = [f"{milliseconds(one.usual_ms)} ({_ranks(one)})" for one in copies]
@@ -50,10 +51,13 @@ def told(used: Iterations, copies: Sequence[Iterations]) -> Iterator[str]:
         )
     if used.slower:
         fast = [step for step in used.complete if step not in used.slower]
-        yield (
+        text = (
             f"iterations are of unlike length: {_range(used, fast)} ({listed(fast)}) and "
             f"{_range(used, used.slower)} ({listed(used.slower)})"
         )
+        if used.used == fast:
+            text += ": the medians are over the fastest; --iterations takes others"
+        yield text
     yield f"medians over {counted(len(used.used), 'iteration')}: {listed(used.used)}"
     if used.contradictions:
         step, reason = next(iter(used.contradictions.items()))
@@ -82,11 +86,12 @@ def _times(traces: Sequence[KinetoTrace]) -> Iterator[str]:
 
 
 def _waits(used: Iterations) -> Iterator[str]:
-    if waited := [
-        text.format(counted(count, "operator"))
-        for how, text in _HOW.items()
-        if (count := used.work.told[how])
-    ]:
+    if len(used.pipeline.ranks) > 1:
+        waited = [
+            text.format(counted(count, "operator"))
+            for how, text in _HOW.items()
+            if (count := used.work.told[how])
+        ] or ["on the clocks that the ranks share, none waited"]
         yield f"annotations on the CPU include the wait for their message: {'; '.join(waited)}"
 
 
