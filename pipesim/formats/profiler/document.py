@@ -13,7 +13,10 @@ from pipesim.documents.reading import Place, number, whole
 from pipesim.errors import FormatError
 from pipesim.formats.profiler.names import PIPELINE_GROUP
 
-__all__ = ["Document", "read_document"]
+__all__ = ["Document", "read_document", "time_ms"]
+
+_LATEST_MS = 1e14
+"""Three thousand years: times of the profiler count from 1970, or from when the machine started."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +82,23 @@ def read_document(content: bytes, file: str) -> Document:
         world_size,
         _group(info.get("pg_config"), rank),
         bool(document.get("deviceProperties")) or "nccl" in str(info.get("backend")).lower(),
-        number(document.get("baseTimeNanoseconds", 0), place.at("baseTimeNanoseconds")) / 1e6,
+        time_ms(document.get("baseTimeNanoseconds", 0), 1e6, place.at("baseTimeNanoseconds")),
         document["traceEvents"],
     )
+
+
+def time_ms(value: object, per_ms: float, place: Place) -> float:
+    """Check a time, and return it in milliseconds.
+
+    Examples
+    --------
+    >>> time_ms(1500, 1e3, Place("rank0.json"))
+    1.5
+    """
+    result = number(value, place) / per_ms
+    if abs(result) > _LATEST_MS:
+        raise place.error(f"must be a time, not {value!r:.40}")
+    return result
 
 
 def _parsed(content: bytes, file: str) -> Any:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any, NamedTuple
 
-from pipesim.documents.reading import Place, number
-from pipesim.formats.profiler.document import Document
+from pipesim.documents.reading import Place
+from pipesim.formats.profiler.document import Document, time_ms
 from pipesim.formats.profiler.names import (
     BACKWARD_OPERATOR,
     COMMUNICATION,
@@ -26,6 +25,8 @@ __all__ = ["MESSAGES", "Event", "Events", "Kernel", "collected"]
 MESSAGES = "of messages and sharding"
 """Why an annotation is left out that is none of an operator."""
 
+_USUAL = 1e17
+"""Microseconds that need no closer look."""
 _CPU, _GPU = "user_annotation", "gpu_user_annotation"
 _Lane = tuple[str, str]
 
@@ -156,14 +157,16 @@ def _place(file: Place, index: int) -> Place:
 
 def _event(name: str, event: Mapping[str, Any], file: Place, index: int) -> Event:
     start, duration = event.get("ts"), event.get("dur")
-    if not (type(start) is type(duration) is float and isfinite(start) and isfinite(duration)):
+    if type(start) is type(duration) is float and 0 <= start <= _USUAL and 0 <= duration <= _USUAL:
+        start_ms, duration_ms = start / 1e3, duration / 1e3  # there are very many
+    else:
         place = _place(file, index)
-        start, duration = (number(event.get(key), place.at(key)) for key in ("ts", "dur"))
-    if duration < 0:
-        raise _place(file, index).at("dur").error(f"must not be negative, not {duration:g}")
-    start_ms = start / 1e3
+        start_ms = time_ms(start, 1e3, place.at("ts"))
+        duration_ms = time_ms(duration, 1e3, place.at("dur"))
+        if duration_ms < 0:
+            raise place.at("dur").error(f"must not be negative, not {duration:g}")
     lane = str(event.get("pid")), str(event.get("tid"))
-    return Event(start_ms, start_ms + duration / 1e3, name, lane)
+    return Event(start_ms, start_ms + duration_ms, name, lane)
 
 
 def _outermost(operators: Iterable[Event]) -> dict[_Lane, list[Event]]:
