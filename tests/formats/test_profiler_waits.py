@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pipesim.engine import simulate
@@ -172,3 +173,76 @@ def test_an_operator_both_in_a_pair_and_alone_is_repeated(tmp_path: Path) -> Non
     assert made.scenario.forward_ms.tolist() == [[10]]
     (operators,) = (tally for tally in made.tallies if tally.noun == "operator")
     assert [part.why for part in operators.dropped] == ["repeated in their step"]
+
+
+def test_the_wait_inside_a_pair(tmp_path: Path) -> None:
+    """0F2 takes 10 ms, as alone; 0B0 waits for 1B0 until 55."""
+    first = spans(_0F0=(0, 10), _0F1=(10, 20), _0B1=(75, 120), _0B2=(120, 165))
+    first.append(event("PP:(0F2;0B0)OVERLAP_F_B", 20, 75))
+    second = spans(
+        _1F0=(0, 25), _1B0=(25, 55), _1F1=(55, 70), _1B1=(70, 100), _1F2=(100, 115), _1B2=(115, 145)
+    )
+    made = import_profiler(saved((trace(0, *first), trace(1, *second)), tmp_path))
+    assert made.scenario.forward_ms.tolist() == [[10, 10, 10], [15, 15, 15]]
+    assert made.scenario.fused_backward_ms.tolist() == [[20, 20, 20], [30, 30, 30]]
+    assert made.iterations[0].timeline.iteration_ms == 165
+
+
+def test_operators_tell_the_wait_inside_a_pair(tmp_path: Path) -> None:
+    """The backward may run something before the autograd engine does."""
+    engine = "autograd::engine::evaluate_function: MulBackward0"
+    ops = {"aten::mm": (10, 18), "aten::add": (18.5, 20), "aten::to": (51, 52), engine: (55, 75)}
+    inside = [event(name, *times, cat="cpu_op") for name, times in ops.items()]
+    early, waited = event("gloo:recv", 0, 15), event("gloo:recv", 0, 50)
+    rest = spans(_0F0=(-9, 0), _0B1=(80, 99))
+    pair = event("PP:(0F1;0B0)OVERLAP_F_B", 10, 75)
+    for receives, begins in (([early, waited], 50), ([early], 55)):
+        paths = saved([document([*rest, pair, *inside, *receives])], tmp_path)
+        (ops_of,) = read_kineto(paths[0]).iterations.values()
+        forward, backward = sorted(one for one in ops_of.values() if one.pair == "cut")
+        shift = 9  # from the first annotation on
+        assert forward.end_ms == pytest.approx(shift + (20 if waited in receives else 52))
+        told = backward.operator_ms if backward.received_ms is None else backward.received_ms
+        assert told == pytest.approx(shift + begins)
+
+
+def test_kernels_cut_pairs(tmp_path: Path) -> None:
+    """Micro-batches differ, so that nothing but the kernels tells where."""
+    times = np.arange(1.0, 9.0).reshape(2, 4)
+    scenario = Scenario(
+        stages=2, microbatches=4, forward_ms=times, fused_backward_ms=20 - 2 * times
+    )
+    timeline = simulate(scenario, plan(scenario, "1f1b"), "ideal")
+    made = import_profiler(saved(traced([timeline], "kernels", pairs=True), tmp_path))
+    assert notes(made, "OVERLAP_F_B")
+    assert made.scenario.forward_ms == pytest.approx(scenario.forward_ms, abs=1e-3)
+    assert made.scenario.fused_backward_ms == pytest.approx(scenario.fused_backward_ms, abs=1e-3)
+
+
+def test_annotations_of_the_gpu_that_name_no_stage_hold_the_receive(tmp_path: Path) -> None:
+    """Without kernels in the trace, clocks tell it, as on the host."""
+    documents = [
+        trace(
+            rank,
+            *(
+                event(name, *times, cat=category)
+                for name, times in ops.items()
+                for category in ("user_annotation", "gpu_user_annotation")
+            ),
+        )
+        for rank, ops in enumerate(
+            (
+                {"Forward 0": (0, 10), "Backward 0": (10, 60)},
+                {"Forward 0": (0, 20), "Backward 0": (20, 40)},
+            )
+        )
+    ]
+    made = import_profiler(saved(documents, tmp_path))
+    assert made.scenario.forward_ms.tolist() == [[10], [10]]
+    assert made.scenario.fused_backward_ms.tolist() == [[20], [20]]
+
+
+def test_an_annotation_on_two_threads_is_one(tmp_path: Path) -> None:
+    events = [*spans(_0F0=(0, 10), _0B0=(10, 30)), event("PP:0F0", 40, 90, tid=2)]
+    (path,) = saved([document([event("ProfilerStep#1", 0, 99), *events])], tmp_path)
+    assert import_profiler([path]).scenario.forward_ms.tolist() == [[10]]

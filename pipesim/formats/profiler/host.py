@@ -3,7 +3,7 @@
 torch waits for the message inside the annotation of the operator that needs it, and then computes.
 Two things in a trace tell when the wait was over:
 
-- the receive (``gloo:recv``) ends with the wait for it, if nothing else ran at that moment;
+- the receive (``gloo:recv``) ends with the wait for it, before the first operator inside;
 - the first operator inside the annotation.
 
 An overlapped pair runs its forward, waits for the message of its backward, and runs that: the cut
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import pairwise
 
 from pipesim.formats.profiler.events import Event, Events
 from pipesim.formats.profiler.span import Span
@@ -35,17 +36,15 @@ class Host:
         """
         operators = self._inside(annotation)
         if parts == 1:
-            return (self._span(annotation.start_ms, annotation.end_ms, operators, annotation),)
+            return (self._span(annotation.start_ms, annotation.end_ms, operators),)
         cut = self.cut(annotation)
         if cut is None:
             return (Span(annotation.start_ms, annotation.end_ms, pair="whole"),) * parts
         forward = [op for op in operators if op.start_ms < cut]
         end_ms = max((op.end_ms for op in forward), default=cut)
         return (
-            self._span(annotation.start_ms, end_ms, forward, annotation)._replace(pair="cut"),
-            self._span(end_ms, annotation.end_ms, operators[len(forward) :], annotation)._replace(
-                pair="cut"
-            ),
+            self._span(annotation.start_ms, end_ms, forward)._replace(pair="cut"),
+            self._span(end_ms, annotation.end_ms, operators[len(forward) :])._replace(pair="cut"),
         )
 
     def cut(self, pair: Event) -> float | None:
@@ -55,16 +54,15 @@ class Host:
         if first == len(backward_ms) or backward_ms[first] > pair.end_ms:
             return None
         cut = backward_ms[first]
-        operators = self._inside(pair)
-        ran = [op.end_ms for op in operators if op.start_ms < cut]
-        waits = [at for at in self._received(pair.start_ms, cut, pair) if ran and at >= ran[0]]
-        return min(waits, default=cut)
+        ran = [op for op in self._inside(pair) if op.start_ms < cut]
+        # A wait between operators is that of the backward, which may do something else first.
+        gaps = [(one.end_ms, other.start_ms) for one, other in pairwise(ran)]
+        waits = self._received(pair.start_ms, cut)
+        return next((a for a, b in gaps if any(a <= at <= b for at in waits)), cut)
 
-    def _span(
-        self, start_ms: float, end_ms: float, operators: Sequence[Event], annotation: Event
-    ) -> Span:
+    def _span(self, start_ms: float, end_ms: float, operators: Sequence[Event]) -> Span:
         first_ms = operators[0].start_ms if operators else None
-        received = self._received(start_ms, end_ms if first_ms is None else first_ms, annotation)
+        received = self._received(start_ms, end_ms if first_ms is None else first_ms)
         return Span(start_ms, end_ms, max(received, default=None), first_ms)
 
     def _inside(self, annotation: Event) -> Sequence[Event]:
@@ -73,15 +71,7 @@ class Host:
         after = bisect_left(starts, annotation.end_ms)
         return self._events.operators.get(annotation.lane, ())[first:after]
 
-    def _received(self, start_ms: float, end_ms: float, annotation: Event) -> list[float]:
-        """When waits ended between two times: the host ran no operator then."""
+    def _received(self, start_ms: float, end_ms: float) -> Sequence[float]:
+        """When waits ended between two times."""
         received = self._events.received_ms
-        first, after = bisect_left(received, start_ms), bisect_left(received, end_ms)
-        starts = self._starts.get(annotation.lane, [])
-        operators = self._events.operators.get(annotation.lane, ())
-
-        def idle(at: float) -> bool:
-            before = bisect_left(starts, at) - 1
-            return before < 0 or operators[before].end_ms <= at
-
-        return [at for at in received[first:after] if idle(at)]
+        return received[bisect_left(received, start_ms) : bisect_left(received, end_ms)]
