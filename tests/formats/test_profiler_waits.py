@@ -219,6 +219,18 @@ def test_kernels_cut_pairs(tmp_path: Path) -> None:
     assert made.scenario.fused_backward_ms == pytest.approx(scenario.fused_backward_ms, abs=1e-3)
 
 
+def test_kernels_without_launches_belong_where_they_ran(tmp_path: Path) -> None:
+    """Unless one of them is late: then it says nothing of the annotation that it runs in."""
+    kernels = [event("gemm", 10, 20, cat="kernel"), event("gemm", 22, 39, cat="kernel")]
+    one = saved([document([*spans(_0F0=(0, 20), _0B0=(20, 40)), *kernels])], tmp_path)
+    made = import_profiler(one)
+    assert made.scenario.forward_ms.tolist() == [[10]]
+    assert made.scenario.fused_backward_ms.tolist() == [[17]]
+    late = event("gemm", 35, 45, cat="kernel")
+    one = saved([document([*spans(_0F0=(0, 20), _0B0=(20, 40)), *kernels, late])], tmp_path)
+    assert import_profiler(one).scenario.forward_ms.tolist() == [[20]]
+
+
 def test_annotations_of_the_gpu_that_name_no_stage_hold_the_receive(tmp_path: Path) -> None:
     """Without kernels in the trace, clocks tell it, as on the host."""
     documents = [

@@ -27,7 +27,18 @@ MESSAGES = "of messages and sharding"
 
 _USUAL = 1e17
 """Microseconds that need no closer look."""
-_CPU, _GPU = "user_annotation", "gpu_user_annotation"
+_KINDS = {
+    "user_annotation": "host",
+    "gpu_user_annotation": "gpu",
+    "cpu_op": "operator",
+    "kernel": "kernel",
+    "gpu_memcpy": "kernel",
+    "gpu_memset": "kernel",
+    "cuda_runtime": "launch",
+    "cuda_driver": "launch",
+}
+"""What a category holds, in small letters: some releases write gpu_user_Annotation."""
+
 _Lane = tuple[str, str]
 
 
@@ -67,6 +78,9 @@ class Events:
         When the host had waited for a message.
     kernels : sequence of Kernel
         In order of launch; without those of communication.
+    launches : bool
+        Whether the trace tells when kernels were launched. If not, they are taken to be when
+        they started.
     communicates : bool
         Whether there are sends or receives.
     sends_on : frozenset of int
@@ -82,6 +96,7 @@ class Events:
     backward_ms: Sequence[float]
     received_ms: Sequence[float]
     kernels: Sequence[Kernel]
+    launches: bool
     communicates: bool
     sends_on: frozenset[int]
     dropped: dict[str, list[str]]
@@ -96,71 +111,77 @@ def collected(document: Document) -> Events:
         An annotation starts with ``PP:`` and is none of torch's, or a time is no number; with
         the place.
     """
-    of_category: dict[str, list[Event]] = defaultdict(list)
+    found: dict[str, list[Event]] = defaultdict(list)
     dropped: dict[str, list[str]] = defaultdict(list)
-    correlations: dict[str, list[object]] = defaultdict(list)
+    launched_ms: dict[int | None, float] = {}
+    kernels: list[tuple[int | None, Event]] = []
     sends_on: set[int] = set()
-    for index, category, name, event in document.complete_events():
-        place = document.place, index
-        if category in (_CPU, _GPU):
+    for index, category, name, raw in document.complete_events():
+        kind = _KINDS.get(category)
+        if kind is None:
+            continue
+        if kind in ("host", "gpu") and other(name):
+            dropped[MESSAGES].append(_place(document, index).path)
             if match := SENDS_ON.fullmatch(name):
                 sends_on.add(int(match[1]))
-            if other(name):
-                dropped[MESSAGES].append(_place(*place).path)
-                continue
-            if name.startswith("PP:") and not actions(name):
-                raise _place(*place).error(
-                    f"{name[:40]!r} is not an annotation such as PP:0F0, PP:1I2 or PP:1B2"
-                )
-        elif category in ("kernel", "cuda_runtime", "cuda_driver"):
-            args = event.get("args")
-            found = args.get("correlation") if isinstance(args, dict) else None
-            correlations[category].append(found if isinstance(found, int) else None)
-        elif category != "cpu_op":
             continue
-        of_category[category].append(_event(name, event, *place))
-    annotations = sorted(of_category[_CPU])
-    operators = [op for op in of_category["cpu_op"] if not COMMUNICATION.fullmatch(op.name)]
-    launches = {
-        correlation: launch.start_ms
-        for category in ("cuda_runtime", "cuda_driver")
-        for correlation, launch in zip(correlations[category], of_category[category], strict=True)
-    }
-    return Events(
-        host=[event for event in annotations if actions(event.name)],
-        gpu=sorted(event for event in of_category[_GPU] if actions(event.name)),
-        steps=[event for event in annotations if step_number(event.name) is not None],
-        operators=_outermost(operators),
-        backward_ms=sorted(
-            op.start_ms for op in operators if op.name.startswith(BACKWARD_OPERATOR)
-        ),
-        received_ms=sorted(event.end_ms for event in annotations if RECEIVE.fullmatch(event.name)),
-        kernels=sorted(
-            Kernel(launches[correlation], kernel.start_ms, kernel.end_ms)
-            for correlation, kernel in zip(
-                correlations["kernel"], of_category["kernel"], strict=True
+        event = _event(name, raw, document, index)
+        if kind == "launch":
+            if (correlation := _correlation(raw)) is not None:
+                launched_ms[correlation] = event.start_ms
+        elif kind == "kernel":
+            if not COMMUNICATION_KERNEL.fullmatch(name):
+                kernels.append((_correlation(raw), event))
+        elif kind == "operator" and COMMUNICATION.fullmatch(name):
+            found["other"].append(event)
+        elif actions(name) or kind == "operator":
+            found[kind].append(event)
+        elif name.startswith("PP:"):
+            raise _place(document, index).error(
+                f"{name[:40]!r} is not an annotation such as PP:0F0, PP:1I2 or PP:1B2"
             )
-            if correlation is not None
-            and correlation in launches
-            and not COMMUNICATION_KERNEL.fullmatch(kernel.name)
+        elif kind == "host":
+            found["step" if step_number(name) is not None else "other"].append(event)
+    return Events(
+        host=sorted(found["host"]),
+        gpu=sorted(found["gpu"]),
+        steps=sorted(found["step"]),
+        operators=_outermost(found["operator"]),
+        backward_ms=sorted(
+            op.start_ms for op in found["operator"] if op.name.startswith(BACKWARD_OPERATOR)
         ),
-        communicates=len(operators) < len(of_category["cpu_op"])
-        or any(COMMUNICATION.fullmatch(event.name) for event in annotations),
+        received_ms=sorted(
+            event.end_ms for event in found["other"] if RECEIVE.fullmatch(event.name)
+        ),
+        kernels=sorted(
+            Kernel(launched_ms.get(number, one.start_ms), one.start_ms, one.end_ms)
+            for number, one in kernels
+            if number in launched_ms or not launched_ms
+        ),
+        launches=bool(launched_ms),
+        communicates=any(COMMUNICATION.fullmatch(one.name) for one in found["other"]),
         sends_on=frozenset(sends_on),
         dropped=dropped,
     )
 
 
-def _place(file: Place, index: int) -> Place:
-    return file.at("traceEvents").at(index)
+def _place(document: Document, index: int) -> Place:
+    return document.place.at("traceEvents").at(index)
 
 
-def _event(name: str, event: Mapping[str, Any], file: Place, index: int) -> Event:
+def _correlation(event: Mapping[str, Any]) -> int | None:
+    """Return the number that a kernel shares with its launch, if it has one."""
+    args = event.get("args")
+    found = args.get("correlation") if isinstance(args, dict) else None
+    return found if isinstance(found, int) else None
+
+
+def _event(name: str, event: Mapping[str, Any], document: Document, index: int) -> Event:
     start, duration = event.get("ts"), event.get("dur")
     if type(start) is type(duration) is float and 0 <= start <= _USUAL and 0 <= duration <= _USUAL:
         start_ms, duration_ms = start / 1e3, duration / 1e3  # there are very many
     else:
-        place = _place(file, index)
+        place = _place(document, index)
         start_ms = time_ms(start, 1e3, place.at("ts"))
         duration_ms = time_ms(duration, 1e3, place.at("dur"))
         if duration_ms < 0:

@@ -1,6 +1,7 @@
 """When the GPU ran an operator: its kernels tell, or the profiler's own annotations of the GPU.
 
-A kernel belongs to the annotation in which the host launched it. Kernels of communication are left
+A kernel belongs to the annotation in which the host launched it; where a trace has no launches, to
+that in which it ran, if no kernel runs over the end of one. Kernels of communication are left
 out: they last until the other rank comes. Annotations of the GPU, where a trace has no kernels, go
 from the first kernel of a stream to the last, whatever the kernels are.
 """
@@ -19,8 +20,9 @@ __all__ = ["Kernels"]
 class Kernels:
     """Looks up the kernels that one rank launched."""
 
-    def __init__(self, kernels: Sequence[Kernel]) -> None:
+    def __init__(self, kernels: Sequence[Kernel], launches: bool) -> None:
         self._kernels = kernels
+        self._launches = launches
         self._launched = [kernel.launched_ms for kernel in kernels]
 
     def spans(self, annotation: Event, parts: int, cut_ms: float | None) -> tuple[Span, ...]:
@@ -53,4 +55,5 @@ class Kernels:
         mine = self._kernels[first:after]
         if not mine:
             return None
-        return Span(min(one.start_ms for one in mine), max(one.end_ms for one in mine))
+        span = Span(min(one.start_ms for one in mine), max(one.end_ms for one in mine))
+        return span if self._launches or span.end_ms <= end_ms else None

@@ -122,7 +122,7 @@ def _timed(events: Events, host: Found, gpu: Found) -> tuple[Clock, Spans]:
     """Return when each operator ran, and what tells it."""
     on_host = Host(events)
     if events.kernels:
-        kernels = Kernels(events.kernels)
+        kernels = Kernels(events.kernels, events.launches)
         ran = _spans(host, lambda one, parts: kernels.spans(one, parts, on_host.cut(one)))
         if _whole(host, ran := _with_empty(host, ran)):
             return "kernels", ran
