@@ -49,12 +49,16 @@ def test_a_step_is_that_of_the_slowest_copy(groups: bool, tmp_path: Path) -> Non
     assert made.scenario.forward_ms == pytest.approx(SLOW.forward_ms, abs=1e-3)
     assert made.scenario.fused_backward_ms == pytest.approx(SLOW.fused_backward_ms, abs=1e-3)
     assert made.iteration_ms == pytest.approx([run(SLOW).iteration_ms] * 2, abs=1e-3)
-    (note,) = [note for note in made.notes if "copies" in note]
+    (note,) = [note for note in made.notes if "copies of the pipeline" in note]
     assert note == (
         "the files hold 3 copies of the pipeline, data- or tensor-parallel, whose iterations take "
         "150 ms (ranks 0 and 3), 330 ms (ranks 1 and 4) and 150 ms (ranks 2 and 5): the scenario "
         "is of the slowest, for which the others wait, ranks 1 and 4"
     )
+    apart = [note for note in made.notes if "the same stages" in note]
+    assert apart == [
+        "rank 4 works 300 ms an iteration, and the same stages 120 ms in the other copies"
+    ]
     guess = "3 ranks have each stage, and no process groups say which are together"
     assert any(guess in note for note in made.notes) != groups
     (traces,) = (tally for tally in made.tallies if tally.noun == "trace")
@@ -62,6 +66,18 @@ def test_a_step_is_that_of_the_slowest_copy(groups: bool, tmp_path: Path) -> Non
     check = check_import(made)
     assert check is not None
     assert abs(check.error) < 1e-4
+
+
+def test_copies_of_unlike_shape(tmp_path: Path) -> None:
+    """Nothing says that all pipelines of a run have the same stages."""
+    wide = Scenario(stages=4, microbatches=4, placement=(0, 1, 0, 1))
+    timeline = simulate(wide, plan(wide, "interleaved-1f1b"), "ideal")
+    documents = copies(HEALTHY, SLOW, groups=True)
+    for one, other in zip(documents[1::2], traced([timeline], "receives"), strict=True):
+        one["traceEvents"] = other["traceEvents"]
+    made = import_profiler(saved(documents, tmp_path))
+    assert made.scenario.stages == 4
+    assert not any("the same stages" in note for note in made.notes)
 
 
 def test_process_groups_number_stages_that_annotations_do_not(tmp_path: Path) -> None:

@@ -104,6 +104,17 @@ class Iterations:
         """Median time of a used iteration."""
         return float(np.median([self.iteration_ms[step] for step in self.used]))
 
+    @property
+    def busy_ms(self) -> Array:
+        """How long each device works in a used iteration, shape [D]: the median."""
+        return np.median(
+            [
+                [sum(span.end_ms - span.start_ms for span in ops.values()) for ops in devices]
+                for devices in (self.work.iterations[step] for step in self.used)
+            ],
+            axis=0,
+        )
+
     def samples(self) -> dict[Kind, Array]:
         """Operator times of the used iterations, shape [iterations, S, N]; NaN: none there."""
         shape = len(self.used), self.shape.stages, self.shape.microbatches

@@ -97,7 +97,7 @@ def other(name: str) -> bool:
 
     Examples
     --------
-    >>> other("PP:0SEND_F1"), other("PP:0UNSHARD"), other("PP:0F1"), other("PP:0X1")
+    >>> other("PP:0SEND_F1"), other("PP::fwd_send"), other("PP:0F1"), other("PP:0X1")
     (True, True, False, False)
     """
     return _OTHER.fullmatch(name) is not None

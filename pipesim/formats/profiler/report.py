@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+import numpy as np
+
 from pipesim.formats.profiler.events import MESSAGES
 from pipesim.formats.profiler.iterations import Iterations
 from pipesim.formats.profiler.kineto import KinetoTrace
@@ -11,6 +13,9 @@ from pipesim.formats.tally import Dropped, Tally
 from pipesim.text import counted, listed, milliseconds
 
 __all__ = ["tallied", "told"]
+
+_APART = 1.1
+"""A rank stands apart if it works this many times as long as the same stages elsewhere."""
 
 _HOW = {
     "receive": "for {} it was taken off up to the end of the receive inside",
@@ -37,12 +42,7 @@ def told(used: Iterations, copies: Sequence[Iterations]) -> Iterator[str]:
         yield from _waits(used)
     yield from _pairs(used)
     if len(copies) > 1:
-        times = [f"{milliseconds(one.usual_ms)} ({_ranks(one)})" for one in copies]
-        yield (
-            f"the files hold {len(copies)} copies of the pipeline, data- or tensor-parallel, whose "
-            f"iterations take {listed(times)}: the scenario is of the slowest, for which the "
-            f"others wait, {_ranks(used)}"
-        )
+        yield from _copies(used, copies)
     if used.partial:
         step, missing = next(iter(used.partial.items()))
         yield (
@@ -69,13 +69,10 @@ def told(used: Iterations, copies: Sequence[Iterations]) -> Iterator[str]:
 
 def _times(traces: Sequence[KinetoTrace]) -> Iterator[str]:
     clocks = {trace.clock for trace in traces}
-    if clocks == {"kernels"}:
-        yield (
-            "times are of the GPU: from the first kernel that an annotation launched to its last, "
-            "without those of communication"
+    if "host" not in clocks:
+        yield "times are of the GPU: from the first kernel of an annotation to its last" + (
+            ", without those of communication" if clocks == {"kernels"} else ""
         )
-    elif "host" not in clocks:
-        yield "times are of the GPU: from the first kernel of an annotation to its last"
     elif any(trace.has_gpu for trace in traces):
         yield (
             "no GPU annotations: times are of the host; where a GPU computes, they are launch "
@@ -112,6 +109,25 @@ def _pairs(used: Iterations) -> Iterator[str]:
             f"{counted(count, 'overlapped pair')} (OVERLAP_F_B): nothing tells how long the two "
             "operators take alone, so each was guessed to take half"
         )
+
+
+def _copies(used: Iterations, copies: Sequence[Iterations]) -> Iterator[str]:
+    """Say how long each copy takes, and which ranks of the slowest stand apart."""
+    times = [f"{milliseconds(one.usual_ms)} ({_ranks(one)})" for one in copies]
+    yield (
+        f"the files hold {len(copies)} copies of the pipeline, data- or tensor-parallel, whose "
+        f"iterations take {listed(times)}: the scenario is of the slowest, for which the others "
+        f"wait, {_ranks(used)}"
+    )
+    alike = [one for one in copies if one.pipeline.placement == used.pipeline.placement]
+    others = [one.busy_ms for one in alike if one is not used] or [used.busy_ms]
+    usual = np.median(others, axis=0)
+    for rank, own_ms, usual_ms in zip(used.pipeline.ranks, used.busy_ms, usual, strict=True):
+        if own_ms > _APART * usual_ms:
+            yield (
+                f"rank {rank} works {milliseconds(own_ms)} an iteration, and the same stages "
+                f"{milliseconds(usual_ms)} in the other copies"
+            )
 
 
 def _ranks(used: Iterations) -> str:
