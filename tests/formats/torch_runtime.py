@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,16 @@ OWN = {
 
 
 def main(folder: Path) -> int:
+    return forked(RANKS, lambda rank: _run_rank(rank, folder))
+
+
+def forked(ranks: int, run: Callable[[int], None]) -> int:
+    """Run every rank in a process of its own; return 1 if one fails, and then end the others."""
     import torch.distributed.pipelining  # before the fork: once for all ranks
 
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
-    children = {_fork(rank, folder) for rank in range(RANKS)}
+    children = {_fork(rank, run) for rank in range(ranks)}
     failed = 0
     while children:
         ended, status = os.wait()
@@ -44,12 +50,12 @@ def main(folder: Path) -> int:
     return failed
 
 
-def _fork(rank: int, folder: Path) -> int:
+def _fork(rank: int, run: Callable[[int], None]) -> int:
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            _run_rank(rank, folder)
+            run(rank)
             code = 0
         finally:
             if code:
