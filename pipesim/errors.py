@@ -25,7 +25,23 @@ class ScenarioError(PipesimError):
 
 
 class ScheduleError(PipesimError):
-    """A schedule that is incomplete, misplaced, or does not fit its scenario."""
+    """A schedule that is incomplete, misplaced, or does not fit its scenario.
+
+    Parameters
+    ----------
+    message : str
+        What is wrong.
+    device : int, optional
+        The device whose order is to blame, where one is.
+    action : object, optional
+        What in that order, where one thing is; the last of equal ones.
+    """
+
+    def __init__(
+        self, message: str, device: int | None = None, action: object | None = None
+    ) -> None:
+        super().__init__(message)
+        self.device, self.action = device, action
 
 
 class DeadlockError(PipesimError):

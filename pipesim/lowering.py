@@ -2,10 +2,12 @@
 
 The question is where on each device a message is sent and received. Asynchronous
 transports post a message after its operator and are done. NCCL kernels queue up: both ends
-of a stream must meet their messages in the same order, or the run deadlocks. The order is
-that of the *expected* completion of the operators that send, under healthy links.
+of a stream must meet their messages in the same order, or the run deadlocks. Where a schedule
+says itself where it sends and receives (:attr:`Schedule.communicates`), that is the order,
+deadlock or not. Else it is that of the *expected* completion of the operators that send, under
+healthy links.
 
-Why this cannot deadlock: give every instruction its expected time (a compute its start, a
+Why the latter cannot deadlock: give every instruction its expected time (a compute its start, a
 message its sender's end). Everything that an instruction waits for, through data, stream or
 launch queue, has an earlier time, because a receive is posted no earlier than before the
 compute during which it is expected, and nothing arrives the moment that it leaves.
@@ -18,10 +20,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from pipesim.actions import Action, End, operators_of
 from pipesim.program import Compute, Group, Instruction, Message, Post, Program
 from pipesim.scenario import KINDS, Scenario
 from pipesim.schedule import Schedule
@@ -47,6 +51,11 @@ def lower(schedule: Schedule, scenario: Scenario, transport: Transport) -> Progr
     the slow one. The one exception is ``Delegated(only_slow=True)``, which has to know
     which links are slow.
 
+    A schedule's own order of sends and receives is kept where kernels queue up: each is a kernel
+    of its own under ``nccl``, never fused, as PyTorch launches them; and one that blocks under
+    ``exchange``. Over the other transports, and for messages that ``only_slow`` delegates, a
+    message leaves right after its operator, and none waits for another.
+
     Raises
     ------
     ScheduleError
@@ -54,9 +63,11 @@ def lower(schedule: Schedule, scenario: Scenario, transport: Transport) -> Progr
     """
     schedule.check_fits(scenario)
     messages = _Messages(schedule)
+    own = _own_gaps(messages) if schedule.communicates and transport.queues else None
     match transport:
         case Nccl():
-            instructions = _queued(messages, scenario, transport)
+            kept = replace(transport, fused=transport.fused and not own)
+            instructions = _queued(messages, own or _ahead(messages, scenario), kept)
         case Delegated(only_slow=True):
             slow = scenario.delay_ms > 0
             posted = {
@@ -64,7 +75,11 @@ def lower(schedule: Schedule, scenario: Scenario, transport: Transport) -> Progr
                 for sender, message in messages.sent.items()
                 if slow[message.link, message.direction]
             }
-            instructions = _queued(messages, scenario, Nccl(), posted=posted)
+            gaps = own or _ahead(messages, scenario, posted)
+            instructions = _queued(messages, gaps, Nccl(fused=not own), posted)
+        case Exchange() if own:
+            batches = [[[[message] for message in run] for run in gaps] for gaps in own]
+            instructions = _blocking(messages, batches)
         case Exchange():
             batches = _paired(messages)
             if not _progresses(messages, batches):
@@ -91,6 +106,8 @@ def read_by_lowering(scenario: Scenario, transport: Transport) -> Hashable:
 
 
 Instructions: TypeAlias = tuple[tuple[Instruction, ...], ...]
+Gaps: TypeAlias = list[list[list[int]]]
+"""For each device the messages before each operator, and after the last."""
 
 
 class _Messages:
@@ -153,6 +170,21 @@ def _posted(messages: _Messages) -> Instructions:
     return tuple(tuple(device(own)) for own in messages.devices)
 
 
+def _own_gaps(messages: _Messages) -> Gaps:
+    """The messages where the schedule itself sends and receives them."""
+    sender = {message.sending: place for place, message in messages.sent.items()}
+
+    def device(actions: Iterable[Action]) -> list[list[int]]:
+        gaps: list[list[int]] = [[]]
+        for action in actions:
+            if isinstance(action, End):
+                gaps[-1].append(sender[action if action.sends else action.other])
+            gaps += [[] for _ in operators_of([action])]
+        return gaps
+
+    return [device(actions) for actions in messages.schedule.actions or ()]
+
+
 # -- NCCL: one queue, ordered by expected completion ---------------------------------------
 
 
@@ -197,55 +229,38 @@ def _durations(schedule: Schedule, scenario: Scenario) -> list[int]:
     return [_FINER * count for count in counts.astype(int).tolist()]
 
 
-class _Slots(NamedTuple):
-    """A device's messages in the gaps before each operator, and after the last.
+def _in_order(
+    messages: _Messages, order: Iterable[int], receive_gap: Callable[[int, int], int]
+) -> Gaps:
+    """Sort messages, which come in their common order, into the gaps between operators.
 
-    A send goes right after its operator, a receive where it is expected; the common order of
-    messages wins over both.
+    A send goes right after its operator, a receive before the operator of its device that
+    ``receive_gap`` says; the common order of messages wins over both.
     """
-
-    own: range
-    gaps: list[list[int]]
-
-    @classmethod
-    def of_devices(
-        cls,
-        messages: _Messages,
-        order: Iterable[int],
-        receive_gap: Callable[[int, int], int],
-    ) -> list[_Slots]:
-        """Sort messages, which come in their common order.
-
-        ``receive_gap`` says before which operator of a device the receive of a message is
-        expected.
-        """
-        devices = [cls(own, [[] for _ in range(len(own) + 1)]) for own in messages.devices]
-        reached = [0] * len(devices)
-        for sender in order:
-            own, other = messages.ends[sender]
-            gaps = (
-                (own, sender + 1 - devices[own].own.start),
-                (other, receive_gap(other, sender)),
-            )
-            for device, gap in gaps:
-                reached[device] = max(reached[device], gap)
-                devices[device].gaps[reached[device]].append(sender)
-        return devices
+    devices = list(messages.devices)
+    gaps: Gaps = [[[] for _ in range(len(own) + 1)] for own in devices]
+    reached = [0] * len(devices)
+    for sender in order:
+        own, other = messages.ends[sender]
+        wanted = (own, sender + 1 - devices[own].start), (other, receive_gap(other, sender))
+        for device, gap in wanted:
+            reached[device] = max(reached[device], gap)
+            gaps[device][reached[device]].append(sender)
+    return gaps
 
 
-def _queued(
-    messages: _Messages, scenario: Scenario, nccl: Nccl, posted: Collection[int] = ()
-) -> Instructions:
-    """Queue kernels in expected order, receives ahead of the compute that they overlap.
-
-    The messages in ``posted`` stay out of the queue.
-    """
+def _ahead(messages: _Messages, scenario: Scenario, posted: Collection[int] = ()) -> Gaps:
+    """All messages but the posted in expected order, receives ahead of the compute they overlap."""
     expected = _Expected.of(messages, scenario)
     ends = [expected.end[own.start : own.stop] for own in messages.devices]
     order = [sender for sender in expected.order if sender not in posted]
-    slots = _Slots.of_devices(
-        messages, order, lambda device, m: bisect_left(ends[device], expected.end[m])
-    )
+    return _in_order(messages, order, lambda device, m: bisect_left(ends[device], expected.end[m]))
+
+
+def _queued(
+    messages: _Messages, gaps: Gaps, nccl: Nccl, posted: Collection[int] = ()
+) -> Instructions:
+    """Queue kernels as their messages stand; those in ``posted`` stay out of the queue."""
 
     def stream(sender: int, device: int) -> Hashable:
         own, other = messages.ends[sender]
@@ -262,16 +277,17 @@ def _queued(
             for key, fused in streams.items():
                 yield messages.group(device, fused, stream=key)
 
-    def instructions(device: int, slots: _Slots) -> Iterator[Instruction]:
-        for op, run in zip(slots.own, slots.gaps, strict=False):
+    def instructions(device: int, own: range) -> Iterator[Instruction]:
+        for op, gap in zip((*own, None), gaps[device], strict=True):
+            run = [sender for sender in gap if sender not in posted]
             if run:
-                yield from kernels(device, run, messages.received.get(op))
-            yield messages.compute(op)
-            if op in posted:
-                yield Post(messages.sent[op])
-        yield from kernels(device, slots.gaps[-1], None)
+                yield from kernels(device, run, None if op is None else messages.received.get(op))
+            if op is not None:
+                yield messages.compute(op)
+                if op in posted:
+                    yield Post(messages.sent[op])
 
-    return tuple(tuple(instructions(device, own)) for device, own in enumerate(slots))
+    return tuple(tuple(instructions(device, own)) for device, own in enumerate(messages.devices))
 
 
 def _split_after(run: list[int], consumed: int | None) -> list[list[int]]:
@@ -315,10 +331,10 @@ def _in_expected_order(messages: _Messages, scenario: Scenario) -> Batches:
     """
     expected = _Expected.of(messages, scenario)
     starts = [expected.start[own.start : own.stop] for own in messages.devices]
-    slots = _Slots.of_devices(
+    gaps = _in_order(
         messages, expected.order, lambda device, m: bisect_left(starts[device], expected.end[m])
     )
-    return [[[run] if run else [] for run in own.gaps] for own in slots]
+    return [[[run] if run else [] for run in own] for own in gaps]
 
 
 def _blocking(messages: _Messages, batches: Batches) -> Instructions:

@@ -6,11 +6,12 @@ it is run under, and it can be run under any number of them.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
+from pipesim.actions import End
 from pipesim.errors import ScheduleError
 from pipesim.schedule import Op, Schedule
 from pipesim.transport import Transport
@@ -41,6 +42,12 @@ class Message(NamedTuple):
         """Column of a delay array: ``DOWN`` (0) or ``UP`` (1)."""
         return int(self.consumer.stage < self.producer.stage)
 
+    @property
+    def sending(self) -> End:
+        """Where it is sent, as a schedule's own communication names it."""
+        result: Literal["F", "B"] = "F" if self.producer.kind == "F" else "B"
+        return End("SEND", result, self.producer.stage, self.producer.microbatch)
+
 
 class Compute(NamedTuple):
     """Run an operator on the compute stream once its results have arrived."""
@@ -57,6 +64,15 @@ class Group(NamedTuple):
 
     ``blocking``: the device launches nothing more until the kernel has ended, and the
     kernel waits for all earlier compute.
+
+    Its text names its ends of messages.
+
+    Examples
+    --------
+    >>> sent = Message(Op("F", 0, 1), Op("F", 1, 1))
+    >>> received = Message(Op("BW", 1, 0), Op("BW", 0, 0))
+    >>> str(Group(0, (sent,), ())), str(Group(0, (sent,), (received,)))
+    ('0SEND_F1', '[0SEND_F1, 0RECV_B0]')
     """
 
     stream: Hashable
@@ -65,8 +81,8 @@ class Group(NamedTuple):
     blocking: bool = False
 
     def __str__(self) -> str:
-        parts = [f"send {m}" for m in self.sends] + [f"receive {m}" for m in self.receives]
-        return "[" + ", ".join(parts) + "]"
+        ends = [m.sending for m in self.sends] + [m.sending.other for m in self.receives]
+        return str(ends[0]) if len(ends) == 1 else f"[{', '.join(map(str, ends))}]"
 
 
 class Post(NamedTuple):
@@ -95,9 +111,9 @@ Instruction: TypeAlias = Compute | Group | Post
 class Program:
     """The instructions of each device, shape [D][…], in launch order.
 
-    Made by :func:`pipesim.lowering.lower`, which sees to it that both ends of every stream
-    agree on the order of their messages and gives a group one send at most. Programs made by
-    hand may hold several, and may deadlock when they run.
+    Made by :func:`pipesim.lowering.lower`. Where that chooses the order of messages, both ends
+    of every stream agree on it, and a group has one send at most. In a schedule's own order,
+    and in programs made by hand, a group may hold several, and a run may deadlock.
 
     Raises
     ------
@@ -153,6 +169,16 @@ class Program:
                 )
             if any(message.consumer != op for message in compute.receives):
                 raise ScheduleError(f"device {device}: {op} waits for another operator's message")
+
+    def waits(self, device: int, messages: Iterable[Message]) -> str:
+        """Say that a device waits for the other ends of messages that it sends or receives."""
+        ends = [message.sending for message in messages]
+        sends = [self.schedule.placement[end.stage] == device for end in ends]
+        own = [end if here else end.other for end, here in zip(ends, sends, strict=True)]
+        return (
+            f"device {device} waits in {' and '.join(map(str, own))} "
+            f"for {' and '.join(str(end.other) for end in own)}"
+        )
 
     def __str__(self) -> str:
         lines = (" ".join(map(str, device)) for device in self.instructions)

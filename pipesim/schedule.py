@@ -5,63 +5,22 @@ A schedule holds no times. When it is made, it is checked to be complete and abl
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipesim.actions import Action, End, Op, operators_of
+from pipesim.communication import check_actions
 from pipesim.errors import ScheduleError
-from pipesim.scenario import KINDS, Kind, Scenario
+from pipesim.scenario import KINDS, Scenario
 from pipesim.text import counted
 
 __all__ = ["Assumptions", "Op", "Schedule"]
-
-_OP = re.compile(r"(0|[1-9][0-9]{0,8})(F|BW|B|W)(0|[1-9][0-9]{0,8})")
-
-
-class Op(NamedTuple):
-    """One operator: a kind of work, on one stage, for one micro-batch.
-
-    Its text form is ``<stage><kind><micro-batch>``.
-
-    Examples
-    --------
-    >>> str(Op("BW", stage=3, microbatch=11)), Op.parse("3BW11").microbatch
-    ('3BW11', 11)
-    """
-
-    kind: Kind
-    stage: int
-    microbatch: int
-
-    def code(self, stages: int, microbatches: int) -> int:
-        """Number it among all operators of a shape: (kind · S + stage) · N + micro-batch.
-
-        Kinds count in the order of ``KINDS``: 0 F, 1 B, 2 W, 3 BW.
-
-        Examples
-        --------
-        >>> Op("B", stage=1, microbatch=2).code(stages=4, microbatches=12)
-        62
-        """
-        return (KINDS.index(self.kind) * stages + self.stage) * microbatches + self.microbatch
-
-    def __str__(self) -> str:
-        return f"{self.stage}{self.kind}{self.microbatch}"
-
-    @classmethod
-    def parse(cls, text: str) -> Op:
-        """Read the text form; anything else is a :class:`ScheduleError`."""
-        match = _OP.fullmatch(text)
-        if match is None:
-            raise ScheduleError(f"{text!r} is not an operator, such as 0F0, 1B2, 1W2 or 3BW1")
-        return cls(cast(Kind, match[2]), int(match[1]), int(match[3]))
 
 
 @dataclass(frozen=True)
@@ -131,12 +90,17 @@ class Schedule:
         Who made it.
     assumed : Assumptions
         What the planner took for granted.
+    actions : sequence of sequence of Action, shape [D][…], optional
+        For each device, all that it does in order: its operators, and between them where
+        messages are sent and received (all of them or none), overlaps, and upkeep of stages.
+        None, also where there are only operators: whoever runs the plan chooses.
 
     Raises
     ------
     ScheduleError
         An operator is missing, comes twice, is on the wrong device or before one it needs;
-        or the devices would wait for each other for ever.
+        the devices would wait for each other for ever; or the actions are refused by
+        :func:`pipesim.communication.check_actions`.
     """
 
     orders: Sequence[Sequence[Op]]
@@ -144,6 +108,7 @@ class Schedule:
     microbatches: int
     planner: str = ""
     assumed: Assumptions = Assumptions()
+    actions: Sequence[Sequence[Action]] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "orders", tuple(tuple(order) for order in self.orders))
@@ -162,7 +127,34 @@ class Schedule:
         if not self._is_complete():
             self._complain()
         if len(self.topological_positions) < len(self.ops):
-            raise ScheduleError(f"the schedule cannot make progress: {self._why_stuck()}")
+            raise self._stuck()
+        if self.actions is not None:
+            actions = tuple(map(tuple, self.actions))
+            check_actions(actions, self.orders, self.placement, self.microbatches)
+            more = any(not isinstance(action, Op) for row in actions for action in row)
+            object.__setattr__(self, "actions", actions if more else None)
+
+    @classmethod
+    def of_actions(
+        cls,
+        actions: Sequence[Sequence[Action]],
+        placement: Sequence[int],
+        microbatches: int,
+        planner: str = "",
+        assumed: Assumptions = Assumptions(),
+    ) -> Schedule:
+        """Return the schedule of devices that do this, in order; arguments as for the class.
+
+        Examples
+        --------
+        >>> from pipesim.actions import parse_action
+        >>> rows = "0F0 0SEND_F0 0RECV_B0 0BW0", "1RECV_F0 1F0 1BW0 1SEND_B0"
+        >>> actions = [[parse_action(text) for text in row.split()] for row in rows]
+        >>> Schedule.of_actions(actions, [0, 1], 1).communicates
+        True
+        """
+        orders = [tuple(operators_of(row)) for row in actions]
+        return cls(orders, placement, microbatches, planner, assumed, actions)
 
     @property
     def stages(self) -> int:
@@ -173,6 +165,11 @@ class Schedule:
     def devices(self) -> int:
         """Number of devices D."""
         return len(self.orders)
+
+    @cached_property
+    def communicates(self) -> bool:
+        """Whether it says itself where each message is sent and received."""
+        return any(isinstance(action, End) for row in self.actions or () for action in row)
 
     @property
     def uses_hosts(self) -> bool:
@@ -235,23 +232,35 @@ class Schedule:
                 if not 0 <= op.stage < self.stages or not 0 <= op.microbatch < self.microbatches:
                     raise ScheduleError(
                         f"{op} on device {device}: there are {self.stages} stages and "
-                        f"{self.microbatches} micro-batches"
+                        f"{self.microbatches} micro-batches",
+                        device,
+                        op,
                     )
                 if self.placement[op.stage] != device:
                     raise ScheduleError(
                         f"{op} on device {device}: stage {op.stage} is on device "
-                        f"{self.placement[op.stage]}"
+                        f"{self.placement[op.stage]}",
+                        device,
+                        op,
                     )
         seen = Counter(op for order in self.orders for op in order)
         doubled = next((op for op, count in seen.items() if count > 1), None)
         if doubled is not None:
-            raise ScheduleError(f"{doubled} is scheduled {seen[doubled]} times")
+            raise ScheduleError(
+                f"{doubled} is scheduled {seen[doubled]} times",
+                self.placement[doubled.stage],
+                doubled,
+            )
         for stage in range(self.stages):
             for m in range(self.microbatches):
                 fused = Op("BW", stage, m) in seen
                 halves = [op for op in (Op("B", stage, m), Op("W", stage, m)) if op in seen]
                 if fused and halves:
-                    raise ScheduleError(f"{halves[0]} and {stage}BW{m} do the same work twice")
+                    raise ScheduleError(
+                        f"{halves[0]} and {stage}BW{m} do the same work twice",
+                        self.placement[stage],
+                        halves[0],
+                    )
                 needed = (
                     [Op("F", stage, m)]
                     if fused or len(halves) == 2
@@ -260,7 +269,7 @@ class Schedule:
                 missing = next((op for op in needed if op not in seen), None)
                 if missing is not None:
                     device = self.placement[stage]
-                    raise ScheduleError(f"{missing} is missing from device {device}")
+                    raise ScheduleError(f"{missing} is missing from device {device}", device)
 
     # -- what waits for what ---------------------------------------------------------------
 
@@ -324,8 +333,8 @@ class Schedule:
             return (own,)
         return own, Op("BW" if self.is_fused[stage + 1, m] else "B", stage + 1, m)
 
-    def _why_stuck(self) -> str:
-        """The first operator that each device never runs, and what it waits for."""
+    def _stuck(self) -> ScheduleError:
+        """The error that names what each device never runs first, and what that waits for."""
         placed = {self.ops[position] for position in self.topological_positions}
         stuck = [next((op for op in order if op not in placed), None) for order in self.orders]
         reasons = []
@@ -333,7 +342,8 @@ class Schedule:
             if op is not None:
                 missing = next(need for need in self.needs(op) if need not in placed)
                 reasons.append(f"device {device} waits in {op} for {missing}")
-        return "; ".join(reasons)
+        device, op = next((device, op) for device, op in enumerate(stuck) if op is not None)
+        return ScheduleError(f"the schedule cannot make progress: {'; '.join(reasons)}", device, op)
 
     def check_fits(self, scenario: Scenario) -> None:
         """Raise :class:`ScheduleError` unless this schedule was made for ``scenario``'s shape."""

@@ -99,7 +99,8 @@ class Nccl(_Wired):
         Which communication kernels share a stream: all of a device; those with one
         neighbour; those that send to, or receive from, one neighbour.
     fused : bool
-        Whether neighbouring communication instructions become one group kernel.
+        Whether neighbouring communication instructions become one group kernel; those in a
+        schedule's own order never do.
     base_ms, bytes_per_ms : float
         A transfer takes ``base_ms + bytes / bytes_per_ms``.
     eager_bytes : float
@@ -134,7 +135,7 @@ class Exchange(_Wired):
 
     Orders other than 1F1B's and GPipe's may deadlock when paired like this, and Megatron does not
     run them this way. They get blocking batches in the order of expected completion instead:
-    feasible, but usually slow.
+    feasible, but usually slow. In a schedule's own order of sends and receives each blocks.
     """
 
     name: ClassVar[str] = "exchange"

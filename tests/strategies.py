@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from pipesim.actions import Action, End, Op, Overlap, Upkeep, operators_of
 from pipesim.errors import ScheduleError
+from pipesim.lowering import lower
+from pipesim.program import Compute
 from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
 from pipesim.transport import Delegated, Exchange, Ideal, Isolated, Nccl, Transport
@@ -98,6 +103,77 @@ def cases(draw: st.DrawFn, *, limited: bool = False) -> tuple[Scenario, Schedule
     scenario = draw(scenarios(limited=limited))
     schedules = planned(scenario)
     return scenario, schedules[draw(st.sampled_from(sorted(schedules)))]
+
+
+def spelled_out(schedule: Schedule, scenario: Scenario) -> Schedule:
+    """The same schedule, which says itself where lowering would send and receive."""
+    program = lower(schedule, scenario, Nccl(fused=False))
+    rows: list[list[Action]] = []
+    for instructions in program.instructions:
+        row: list[Action] = []
+        for instruction in instructions:
+            if isinstance(instruction, Compute):
+                row.append(instruction.op)
+            else:
+                row += [message.sending for message in instruction.sends]
+                row += [message.sending.other for message in instruction.receives]
+        rows.append(row)
+    return Schedule(
+        schedule.orders,
+        schedule.placement,
+        schedule.microbatches,
+        schedule.planner,
+        schedule.assumed,
+        rows,
+    )
+
+
+def _changed(
+    draw: st.DrawFn, schedule: Schedule, change: Callable[[list[Action]], None]
+) -> Schedule:
+    """Change one device's actions; the schedule as it was, if it would not be one."""
+    rows = [list(row) for row in schedule.actions or schedule.orders]
+    change(rows[draw(st.integers(0, len(rows) - 1))])
+    try:
+        return Schedule(
+            schedule.orders,
+            schedule.placement,
+            schedule.microbatches,
+            schedule.planner,
+            schedule.assumed,
+            rows,
+        )
+    except ScheduleError:
+        return schedule
+
+
+@st.composite
+def communicating(draw: st.DrawFn) -> tuple[Scenario, Schedule]:
+    """A random scenario with a schedule whose sends and receives were moved about.
+
+    It may hang where sends wait for their receives. It may have overlaps and upkeep, too.
+    """
+    scenario, schedule = draw(cases())
+    made = spelled_out(schedule, scenario)
+
+    def move(row: list[Action]) -> None:
+        places = [place for place, action in enumerate(row) if isinstance(action, End)]
+        if places:
+            place = draw(st.sampled_from(places))
+            row.insert(max(0, place + draw(st.integers(-4, 4))), row.pop(place))
+
+    def overlap(row: list[Action]) -> None:
+        place = draw(st.integers(0, len(row) - 1))
+        if all(isinstance(action, Op) for action in row[place : place + 2]):
+            row[place : place + 2] = [Overlap(tuple(operators_of(row[place : place + 2])))]
+
+    def upkeep(row: list[Action]) -> None:
+        stage = next(operators_of(row)).stage
+        row.insert(draw(st.integers(0, len(row))), Upkeep("UNSHARD", stage))
+
+    for change in draw(st.lists(st.sampled_from([move, move, move, overlap, upkeep]), max_size=12)):
+        made = _changed(draw, made, change)
+    return scenario, made
 
 
 _costs = st.sampled_from([0.0, 0.5, 3.0])

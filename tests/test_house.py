@@ -18,6 +18,8 @@ NOUNS = (
     "text",
     "scenario",
     "units",
+    "actions",
+    "communication",
     "schedule",
     "transport",
     "program",

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Literal
 
-from pipesim import Scenario, plan
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipesim import Scenario, Schedule, plan
 from pipesim.lowering import lower
 from pipesim.program import Compute, Group, Instruction, Post, Program
 from pipesim.transport import Delegated, Exchange, Ideal, Nccl
+from tests.strategies import cases, communicating, spelled_out
 
 THREE = Scenario(stages=3, microbatches=4)
 
@@ -29,25 +34,25 @@ def test_asynchronous_transports_post_each_result_after_its_operator() -> None:
 def test_megatron_pairs_sends_with_receives_in_the_steady_state() -> None:
     program = lower(plan(THREE, "1f1b"), THREE, Exchange())
     assert texts(program.instructions[1]) == [
-        "[receive 0F0→1F0]",
+        "1RECV_F0",
         "1F0",
-        "[send 1F0→2F0]",
-        "[receive 0F1→1F1]",
+        "1SEND_F0",
+        "1RECV_F1",
         "1F1",
-        "[send 1F1→2F1, receive 2BW0→1BW0]",
+        "[1SEND_F1, 1RECV_B0]",
         "1BW0",
-        "[send 1BW0→0BW0, receive 0F2→1F2]",
+        "[1SEND_B0, 1RECV_F2]",
         "1F2",
-        "[send 1F2→2F2, receive 2BW1→1BW1]",
+        "[1SEND_F2, 1RECV_B1]",
         "1BW1",
-        "[send 1BW1→0BW1, receive 0F3→1F3]",
+        "[1SEND_B1, 1RECV_F3]",
         "1F3",
-        "[send 1F3→2F3, receive 2BW2→1BW2]",
+        "[1SEND_F3, 1RECV_B2]",
         "1BW2",
-        "[send 1BW2→0BW2]",
-        "[receive 2BW3→1BW3]",
+        "1SEND_B2",
+        "1RECV_B3",
         "1BW3",
-        "[send 1BW3→0BW3]",
+        "1SEND_B3",
     ]
 
 
@@ -74,10 +79,10 @@ def test_receives_are_posted_before_the_compute_that_they_overlap() -> None:
     program = lower(plan(scenario, "gpipe"), scenario, Nccl())
     # 0F1 ends at 20, while 1F0 (10 and the cost of a message – 20 and the same) still runs.
     assert texts(program.instructions[1])[:4] == [
-        "[receive 0F0→1F0]",
-        "[receive 0F1→1F1]",
+        "1RECV_F0",
+        "1RECV_F1",
         "1F0",
-        "[receive 0F2→1F2]",
+        "1RECV_F2",
     ]
 
 
@@ -88,5 +93,47 @@ def test_only_slow_messages_are_posted_and_directly_after_their_operator() -> No
         for before, post in pairwise(instructions):
             if isinstance(post, Post):
                 assert (device, post.message.link, post.message.direction) == (2, 1, 1)
+                assert isinstance(before, Compute)
+                assert before.op == post.message.producer
+
+
+# -- a schedule's own order of sends and receives ------------------------------------------
+
+
+@given(cases(), st.sampled_from(["device", "peer", "direction"]))
+def test_its_own_order_is_lowered_as_the_same_order_that_is_chosen(
+    case: tuple[Scenario, Schedule], streams: Literal["device", "peer", "direction"]
+) -> None:
+    scenario, schedule = case
+    own = spelled_out(schedule, scenario)
+    over = Nccl(p2p_streams=streams, fused=False)
+    assert lower(own, scenario, over).instructions == lower(schedule, scenario, over).instructions
+
+
+@given(communicating(), st.sampled_from([Nccl(), Nccl(fused=False), Exchange()]))
+def test_each_send_and_receive_is_a_kernel_where_it_stands(
+    case: tuple[Scenario, Schedule], over: Nccl | Exchange
+) -> None:
+    scenario, schedule = case
+    program = lower(schedule, scenario, over)
+    for device, row in enumerate(schedule.actions or schedule.orders):
+        wanted = ";".join(str(action).strip("()").removesuffix(")OVERLAP_F_B") for action in row)
+        cells = [text for text in wanted.split(";") if "UNSHARD" not in text]
+        assert texts(program.instructions[device]) == cells
+        for group in groups(program, device):
+            assert group.blocking == isinstance(over, Exchange)
+
+
+def test_where_nothing_queues_a_message_leaves_after_its_operator() -> None:
+    scenario = THREE.with_delay(5, [1], directions=["up"])
+    schedule = plan(THREE, "zerobubble")
+    own = spelled_out(schedule, scenario)
+    assert lower(own, scenario, Ideal()).instructions == (
+        lower(schedule, scenario, Ideal()).instructions
+    )
+    program = lower(own, scenario, Delegated(only_slow=True))
+    for instructions in program.instructions:
+        for before, post in pairwise(instructions):
+            if isinstance(post, Post):
                 assert isinstance(before, Compute)
                 assert before.op == post.message.producer

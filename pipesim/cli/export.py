@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Option
 
+from pipesim.actions import End, Upkeep
 from pipesim.cli.options import Chunks, Quiet, ScenarioOptions, TransportOptions
-from pipesim.cli.output import Outputs, progress
+from pipesim.cli.output import Outputs, note, progress
 from pipesim.documents.plan_json import load_plan
 from pipesim.engine import simulate
 from pipesim.errors import PipesimError
 from pipesim.formats.chrome_trace import save_chrome_trace
 from pipesim.formats.timeline_csv import save_timeline_csv
 from pipesim.formats.torch_csv import save_torch_csv
+from pipesim.formats.torch_csv.actions import name
 from pipesim.schedule import Schedule
+from pipesim.text import listed
 from pipesim.timeline import Timeline
 
 __all__ = ["export"]
@@ -53,6 +57,16 @@ OF_THE_PLAN: dict[str, Callable[[Schedule, Path], None]] = {
 """Formats that hold only the order of operators."""
 
 FORMATS = (*OF_A_RUN, *OF_THE_PLAN)
+
+
+def _left_out(schedule: Schedule) -> str:
+    """Say which actions of a plan a file of compute alone leaves out; empty if none."""
+    actions = (action for row in schedule.actions or () for action in row)
+    counts = Counter(name(action) for action in actions if isinstance(action, End | Upkeep))
+    if not counts:
+        return ""
+    parts = listed([f"{count} {kind}" for kind, count in counts.items()])
+    return f"left out: {parts}; torch adds its own (torch-csv-comms keeps the plan's)"
 
 
 def _complete(incomplete: str) -> list[str]:
@@ -96,4 +110,6 @@ def export(
         if (scenario, over, chunks) != (ScenarioOptions(), TransportOptions(), 1):
             raise PipesimError(f"{target} holds no times: leave out the scenario and the transport")
         OF_THE_PLAN[target](schedule, output)
+        if target == "torch-csv" and (left_out := _left_out(schedule)):
+            note(left_out, quiet=quiet)
     outputs.written(quiet=quiet)

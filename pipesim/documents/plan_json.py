@@ -18,6 +18,10 @@
 ``planner`` and ``assumed`` may be left out, and so may each key of ``assumed``:
 ``delay_ms`` (one number, or [down, up] for each link), ``activation_limit`` and
 ``host_limit`` (for each device, null for no limit), ``warmup`` and ``transport``.
+
+A plan with sends and receives of its own has them in ``orders`` too, between its operators, as
+well as overlaps and upkeep of stages: ``["0F0", "0SEND_F0", "0RECV_B0", "0BW0"]``; see
+:mod:`pipesim.actions`.
 """
 
 from __future__ import annotations
@@ -27,7 +31,8 @@ import math
 import os
 from dataclasses import asdict
 
-from pipesim.documents.reading import Place, Table, list_of, number, operator, text, whole
+from pipesim.actions import Action
+from pipesim.documents.reading import Place, Table, action, list_of, number, text, whole
 from pipesim.documents.strict_json import parse_json
 from pipesim.errors import ScheduleError
 from pipesim.files import StrPath, read_text, write_text
@@ -60,15 +65,24 @@ def read_plan(value: object, place: Place) -> Schedule:
     assumed = plan.take_or("assumed", _assumptions, Assumptions())
     placement = plan.take("placement", list_of(whole))
     microbatches = plan.take("microbatches", whole)
-    orders = plan.take("orders", list_of(list_of(operator)))
+    orders = plan.take("orders", list_of(list_of(action)))
     plan.take_or("result", _mapping, {})  # what the plan was worth when it was made
     plan.close()
     if microbatches < 1:
         raise plan.place.at("microbatches").error("must be at least 1")
     try:
-        return Schedule(orders, placement, microbatches, planner, assumed)
+        return Schedule.of_actions(orders, placement, microbatches, planner, assumed)
     except ScheduleError as error:
-        raise place.error(str(error)) from None
+        raise _blamed(error, orders, place).error(str(error)) from None
+
+
+def _blamed(error: ScheduleError, orders: list[list[Action]], place: Place) -> Place:
+    """Where in the file what is to blame for an error stands, as closely as it is known."""
+    if error.device is None or error.device >= len(orders):
+        return place
+    order = place.at("orders").at(error.device)
+    acts = [index for index, act in enumerate(orders[error.device]) if act == error.action]
+    return order.at(acts[-1]) if acts else order
 
 
 def save_plan(schedule: Schedule, path: StrPath) -> None:
@@ -84,7 +98,8 @@ def save_plan(schedule: Schedule, path: StrPath) -> None:
 
 def plan_json(schedule: Schedule) -> str:
     """Return the text of a plan's file."""
-    orders = ",\n".join(f"    {json.dumps([str(op) for op in order])}" for order in schedule.orders)
+    rows = schedule.actions or schedule.orders
+    orders = ",\n".join(f"    {json.dumps(list(map(str, row)))}" for row in rows)
     lines = {
         "format": json.dumps(_FORMAT),
         "version": str(_VERSION),

@@ -10,10 +10,10 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias, TypeVar
 
+from pipesim.actions import Action, Op, parse_action
 from pipesim.errors import FormatError, ScheduleError
-from pipesim.schedule import Op
 
-__all__ = ["Parser", "Place", "Table", "list_of", "number", "operator", "text", "whole"]
+__all__ = ["Parser", "Place", "Table", "action", "list_of", "number", "operator", "text", "whole"]
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -74,10 +74,17 @@ def number(value: object, place: Place) -> float:
 
 def operator(value: object, place: Place) -> Op:
     """Parse the text form of an operator, such as ``0F3``."""
-    digits = text(value, place)
     try:
-        return Op.parse(digits)
-    except (ScheduleError, ValueError) as error:  # ValueError: an index of thousands of digits
+        return Op.parse(text(value, place))
+    except ScheduleError as error:
+        raise place.error(str(error)) from None
+
+
+def action(value: object, place: Place) -> Action:
+    """Parse the text form of an operator, such as ``0F3``, or of another action of a device."""
+    try:
+        return parse_action(text(value, place))
+    except ScheduleError as error:
         raise place.error(str(error)) from None
 
 

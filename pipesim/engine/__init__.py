@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import overload
 
 from pipesim.engine.choice import ENGINES, Engine
+from pipesim.engine.deadlocks import deadlocked
 from pipesim.engine.runs import Runs
 from pipesim.engine.simpy import run
 from pipesim.scenario import Array, Scenario
@@ -17,7 +18,7 @@ from pipesim.schedule import Schedule
 from pipesim.timeline import Timeline
 from pipesim.transport import Transport
 
-__all__ = ["ENGINES", "Engine", "Runs", "evaluate", "run", "simulate"]
+__all__ = ["ENGINES", "Engine", "Runs", "deadlocked", "evaluate", "run", "simulate"]
 
 
 def simulate(

@@ -2,8 +2,8 @@
 
 The operators run in the file's own order where it tells one, and otherwise as Megatron-LM would
 run them, 1F1B or its interleaved form, over its exchange. Messages cost nothing, and what follows
-the pipeline (gradients reduced, the optimizer) takes no time: a few percent are missing from a
-right scenario. More says that a number was misread.
+the pipeline (gradients reduced, the optimizer) takes no time unless the files have timers of it: a
+few percent are missing from a right scenario. More says that a number was misread.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from pipesim.engine import simulate
 from pipesim.errors import ScheduleError
 from pipesim.formats.measurement import Measurement
+from pipesim.text import milliseconds
 from planners import plan
 
 __all__ = ["DOUBTFUL", "ImportCheck", "check_import"]
@@ -32,7 +33,7 @@ class ImportCheck:
     measured_ms : float
         Median of the used iterations.
     simulated_ms : float
-        Of the scenario.
+        Of the scenario, with what follows the pipeline by the files' own timers.
     how : str
         Order and transport, for people.
     guessed : bool
@@ -83,7 +84,9 @@ def check_import(measurement: Measurement) -> ImportCheck | None:
         over = "ideal"
     return ImportCheck(
         float(np.median(measurement.iteration_ms)),
-        simulate(scenario, schedule, over).iteration_ms,
-        how,
+        simulate(scenario, schedule, over).iteration_ms + measurement.after_ms,
+        f"{how}, and {milliseconds(measurement.after_ms)} after it"
+        if measurement.after_ms
+        else how,
         measurement.guessed,
     )

@@ -67,6 +67,9 @@ class Measurement:
     guessed : bool
         Whether operator times were computed from the iteration time, with which they agree
         then whatever it is.
+    after_ms : float
+        Part of the iteration time that follows the pipeline (gradients reduced, the optimizer)
+        as far as the source timed it.
     """
 
     scenario: Scenario
@@ -77,6 +80,7 @@ class Measurement:
     tallies: tuple[Tally, ...] = ()
     schedule: Schedule | None = None
     guessed: bool = False
+    after_ms: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
 
 import pytest
 from hypothesis import given
@@ -11,11 +14,12 @@ from hypothesis import strategies as st
 
 from pipesim.documents import plan_json
 from pipesim.documents.plan_json import load_plan, save_plan
+from pipesim.engine import deadlocked
 from pipesim.errors import FormatError, ScheduleError
 from pipesim.scenario import Scenario
 from pipesim.schedule import Assumptions, Op, Schedule
-from tests.formats.mutations import damaged
-from tests.strategies import cases, tries
+from tests.formats.mutations import damaged, strange
+from tests.strategies import cases, communicating, tries
 
 
 def gpipe(stages: int, microbatches: int, *, planner: str = "gpipe") -> Schedule:
@@ -73,6 +77,39 @@ def test_planner_and_assumed_may_be_left_out(path: Path) -> None:
     del plan["planner"], plan["assumed"]
     schedule = load(path, json.dumps(plan))
     assert (schedule.planner, schedule.assumed) == ("", Assumptions())
+
+
+OWN = """\
+{
+  "format": "pipesim-plan",
+  "version": 1,
+  "planner": "",
+  "assumed": {},
+  "placement": [0, 1],
+  "microbatches": 1,
+  "orders": [
+    ["0UNSHARD", "0F0", "0SEND_F0", "0RECV_B0", "0B0", "0W0", "0REDUCE_GRAD"],
+    ["1RECV_F0", "(1F0;1BW0)OVERLAP_F_B", "1SEND_B0"]
+  ]
+}
+"""
+
+
+def test_what_else_devices_do_stands_between_their_operators(path: Path) -> None:
+    schedule = load(path, OWN)
+    assert [str(op) for op in schedule.orders[1]] == ["1F0", "1BW0"]
+    assert schedule.communicates
+    save_plan(schedule, path)
+    assert path.read_text() == OWN
+
+
+@given(communicating())
+def test_round_trip_of_a_plans_own_order(
+    tmp_path_factory: pytest.TempPathFactory, case: tuple[Scenario, Schedule]
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "own.json"
+    save_plan(case[1], path)
+    assert load_plan(path) == case[1]
 
 
 times = st.floats(0, 1e15)
@@ -137,15 +174,19 @@ def test_assumptions_are_no_mapping() -> None:
         ("[0, 1]", "[]", "", "2 device orders, but stages on devices []"),
         ("[0, 1]", "[0, 99999999999]", "", "2 device orders, but stages"),
         ('"0F1"', '"0f1"', ": orders[0][1]", "'0f1' is not an operator"),
+        ('"0F1"', '"0F1", "0SEND_F1"', ": orders[0]", "device 0 lacks 0RECV_B0"),
+        ('"0F1"', '"0F1", "1SEND_B1"', ": orders[0][2]", "stage 1 is not on device 0"),
+        ('"0F1"', '"0SEND_F1", "0F1"', ": orders[0][1]", "0SEND_F1 stands before the forward"),
+        ('"0F1"', '"0F1", "0SEND_F2"', ": orders[0][2]", "is not a message between devices"),
         ('"0F1"', '"0F1 "', ": orders[0][1]", "'0F1 ' is not an operator"),
         ('"0F1"', "1", ": orders[0][1]", "must be text, not 1"),
         ('"0F1"', '"0F' + "1" * 5000 + '"', ": orders[0][1]", "is not an operator"),
         ('["1F0", "1F1", "1BW0", "1BW1"]', '"1F0"', ": orders[1]", "must be a list"),
-        ('"0F1", ', "", "", "0F1 is missing from device 0"),
-        ('"0F1"', '"0F1", "0F1"', "", "0F1 is scheduled 2 times"),
-        ('"0F1"', '"1F1"', "", "1F1 on device 0: stage 1 is on device 1"),
-        ('"0F1"', '"0F2"', "", "0F2 on device 0: there are 2 stages and 2 micro-batches"),
-        ('"0F0", "0F1", "0BW0"', '"0BW0", "0F0", "0F1"', "", "cannot make progress"),
+        ('"0F1", ', "", ": orders[0]", "0F1 is missing from device 0"),
+        ('"0F1"', '"0F1", "0F1"', ": orders[0][2]", "0F1 is scheduled 2 times"),
+        ('"0F1"', '"1F1"', ": orders[0][1]", "1F1 on device 0: stage 1 is on device 1"),
+        ('"0F1"', '"0F2"', ": orders[0][1]", "0F2 on device 0: there are 2 stages and 2 micro"),
+        ('"0F0", "0F1", "0BW0"', '"0BW0", "0F0", "0F1"', ": orders[0][0]", "cannot make progress"),
     ],
 )
 def test_errors_name_file_and_place(path: Path, old: str, new: str, place: str, says: str) -> None:
@@ -156,13 +197,39 @@ def test_errors_name_file_and_place(path: Path, old: str, new: str, place: str, 
     assert "\n" not in str(error.value)
 
 
-def test_fuzz(path: Path) -> None:
+def _damaged(valid: str, count: int) -> Iterator[bytes]:
+    """Half of them damaged in bytes, half in one value."""
+    chance = random.Random(0)
+    document = json.loads(valid)
+    yield from damaged(valid.encode(), count // 2)
+    for _ in range(count - count // 2):
+        yield json.dumps(strange(document, chance)).encode()
+
+
+def _fuzz(path: Path, valid: str, count: int) -> None:
+    """Load damaged plans, and run those that load where they queue."""
     errors = 0
-    for content in damaged(SMALL.encode(), tries(20)):
+    for content in _damaged(valid, count):
         path.write_bytes(content)
         try:
-            assert isinstance(load_plan(path), Schedule)
+            schedule = load_plan(path)
         except FormatError as error:
             assert str(error).startswith(str(path))  # noqa: PT017
+            assert "\n" not in str(error)  # noqa: PT017
             errors += 1
-    assert errors > tries(10)
+        else:
+            assert isinstance(deadlocked(schedule, "nccl"), tuple)
+    assert errors > count / 2
+
+
+@pytest.mark.parametrize("valid", [SMALL, OWN])
+def test_fuzz(path: Path, valid: str) -> None:
+    _fuzz(path, valid, tries(10))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("valid", [SMALL, OWN])
+def test_fuzz_2000(path: Path, valid: str) -> None:
+    before = getrusage(RUSAGE_SELF).ru_maxrss
+    _fuzz(path, valid, 2000)
+    assert getrusage(RUSAGE_SELF).ru_maxrss - before < 2**20  # KiB

@@ -138,8 +138,8 @@ def test_a_deadlock_names_each_device_and_what_it_waits_for() -> None:
     with pytest.raises(DeadlockError) as caught:
         run(deadlocked(), TWO)
     assert caught.value.blocked == (
-        "device 0 waits in [send 0F1→1F1] for 0F1→1F1",
-        "device 1 waits in [receive 0F0→1F0] for 0F0→1F0",
+        "device 0 waits in 0SEND_F1 for 1RECV_F1",
+        "device 1 waits in 1RECV_F0 for 0SEND_F0",
     )
 
 

@@ -39,5 +39,12 @@ def test_it_doubts_what_is_over_ten_percent_off(factor: float) -> None:
     assert check.doubtful == (abs(1 / factor - 1) > 0.1)
 
 
+def test_what_follows_the_pipeline_counts_where_it_was_timed() -> None:
+    check = check_import(Measurement(Scenario(), (), (), (480.0,), after_ms=30.0))
+    assert check is not None
+    assert (check.simulated_ms, check.error) == (480, 0)
+    assert check.how == "1F1B over exchange, and 30 ms after it"
+
+
 def test_where_no_time_is_told_there_is_no_check() -> None:
     assert check_import(Measurement(Scenario(), (), ())) is None

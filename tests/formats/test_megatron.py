@@ -39,6 +39,7 @@ def test_timers_of_all_ranks(path: Path) -> None:
     assert measured.notes == (
         "2 iterations: median 429.8 ms, quartiles 429.6 and 430.1 ms, including what follows the "
         "pipeline",
+        f"{path}: 4 ranks are 2 stages × 2 data-parallel; rank r of R on stage r·S // R",
         f"{path}: left out iteration 1 (4293.3 ms): start-up",
         "F and BW of each stage: median over its ranks of 2 and over 2 iterations with timers, "
         "divided by 12 micro-batches",
@@ -221,7 +222,7 @@ def test_the_shape_that_a_log_tells(path: Path) -> None:
             {},
             ":17: says that the number of micro-batches is 24, but line 7 12",
         ),
-        (TELLING.replace("size: 2", "size: 0") + PLAIN, {}, ":1: says that the number of stages"),
+        (TELLING.replace("l size: 2", "l size: 0") + PLAIN, {}, ":1: says that the number of stag"),
         (
             TELLING.replace("constant 12", "constant 999999999") + PLAIN,
             {"microbatches": None},

@@ -2,8 +2,8 @@
 
 ``python -m tests.formats.torch_runtime FOLDER`` reads ``FOLDER/cases.json``, runs every case in one
 process group, and each rank writes ``FOLDER/rank<i>.json``: for each case the largest error
-of a gradient, relative to that of the model without a pipeline. torch's own schedules are
-dumped into the folder too. torch is imported here only when it is run.
+of a gradient, relative to that of the model without a pipeline. torch is imported here only
+when it is run.
 """
 
 from __future__ import annotations
@@ -12,27 +12,26 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 RANKS = 4
 WIDTH, BATCH = 5, 16
-OWN = {
-    "LoopedBFS": "interleaved",
-    "InterleavedZeroBubble": "interleaved",
-    "ZBVZeroBubble": "v",
-    "DualPipeV": "v",
-}
-"""torch's schedules that are dumped, and where they place two stages a rank."""
 
 
 def main(folder: Path) -> int:
+    return forked(RANKS, lambda rank: _run_rank(rank, folder))
+
+
+def forked(ranks: int, run: Callable[[int], None]) -> int:
+    """Run every rank in a process of its own; return 1 if one fails, and then end the others."""
     import torch.distributed.pipelining  # before the fork: once for all ranks
 
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
-    children = {_fork(rank, folder) for rank in range(RANKS)}
+    children = {_fork(rank, run) for rank in range(ranks)}
     failed = 0
     while children:
         ended, status = os.wait()
@@ -44,12 +43,12 @@ def main(folder: Path) -> int:
     return failed
 
 
-def _fork(rank: int, folder: Path) -> int:
+def _fork(rank: int, run: Callable[[int], None]) -> int:
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            _run_rank(rank, folder)
+            run(rank)
             code = 0
         finally:
             if code:
@@ -72,8 +71,6 @@ def _run_rank(rank: int, folder: Path) -> None:
     cases = json.loads((folder / "cases.json").read_text())
     results = {name: _largest_error(rank, folder, case) for name, case in cases.items()}
     if rank == 0:
-        for name in OWN:
-            _dump(name, folder)
         same = {name: _as_torch_adds_it(folder, case) for name, case in cases.items()}
         (folder / "same.json").write_text(json.dumps(same))
     (folder / f"rank{rank}.json").write_text(json.dumps(results))
@@ -144,20 +141,6 @@ def _as_torch_adds_it(folder: Path, case: dict[str, Any]) -> bool:
     }
     schedules._simulate_comms_compute(written, placement.__getitem__, len(placement))
     return bool(added == written)
-
-
-def _dump(name: str, folder: Path) -> None:
-    import torch
-    from torch.distributed.pipelining import schedules
-
-    after = range(RANKS) if OWN[name] == "interleaved" else reversed(range(RANKS))
-    stages, _ = _stages(0, [*range(RANKS), *after])
-    schedule = schedules.get_schedule_class(name)(
-        stages, 2 * RANKS, loss_fn=torch.nn.functional.mse_loss
-    )
-    schedule._prepare_schedule_with_comms(schedule.pipeline_order)
-    for kind in ("compute_only", "compute_comms"):
-        schedule._dump_csv(str(folder / f"{name}-{kind}.csv"), format=kind)
 
 
 if __name__ == "__main__":

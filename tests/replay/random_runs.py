@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from hypothesis import assume
 from hypothesis import strategies as st
 
+from pipesim.engine import deadlocked
 from pipesim.program import Post
 from pipesim.replay.run.run import LinkFault, Run
 from pipesim.transport import Delegated, Nccl, Transport
-from tests.strategies import cases, transports
+from tests.strategies import cases, communicating, transports
 
 
 @st.composite
 def runs(draw: st.DrawFn) -> Run:
-    scenario, schedule = draw(cases(limited=True))
+    scenario, schedule = draw(st.one_of(cases(limited=True), communicating()))
     transport = draw(transports.filter(is_of_processes))
+    assume(not (schedule.communicates and deadlocked(schedule, transport)))
     run = Run(
         schedule,
         scenario,

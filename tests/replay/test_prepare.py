@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pipesim.engine import simulate
-from pipesim.errors import ReplayError, ScheduleError
+from pipesim.errors import DeadlockError, ReplayError, ScheduleError
 from pipesim.replay.message_time import base_ms, predicted_with
 from pipesim.replay.prepare import prepare
 from pipesim.replay.report import Replayed
@@ -18,6 +18,8 @@ from pipesim.schedule import Op
 from pipesim.timeline import CommSpan, OpSpan, Timeline
 from pipesim.transport import Delegated, Exchange, Ideal, Nccl
 from planners import plan
+from tests.engine.test_deadlocks import BOTH_SEND_FIRST, FOUR
+from tests.test_communication import made
 
 SLOW = Scenario().with_delay(20, links=[0])
 ZB = plan(Scenario(), "zerobubble")
@@ -111,6 +113,16 @@ def test_a_plan_must_fit_its_scenario() -> None:
 
 
 # -- comparing ---------------------------------------------------------------------------
+
+
+def test_an_order_of_sends_and_receives_that_hangs_is_refused_before_anything_starts() -> None:
+    schedule = made(*BOTH_SEND_FIRST, placement=FOUR.placement)
+    for over in ("exchange", "nccl"):
+        with pytest.raises(DeadlockError, match="device 0 waits in 0SEND_F1 for 1RECV_F1; device"):
+            prepare(FOUR, schedule, over)
+    run = prepare(FOUR, schedule, Nccl(p2p_streams="direction"))
+    sends = [i for i in run.program.instructions[0] if str(i).startswith(("0SEND", "2SEND"))]
+    assert [str(send) for send in sends[:3]] == ["0SEND_F0", "0SEND_F1", "2SEND_F0"]
 
 
 def test_the_median_iteration_beside_the_prediction() -> None:

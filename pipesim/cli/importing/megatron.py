@@ -1,4 +1,4 @@
-"""``pipesim import megatron``: the logs of Megatron-LM."""
+"""``pipesim import megatron``: the logs of Megatron-LM and its relatives."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXAMPLES = ("pipesim import megatron --stages 4 --microbatches 12 train.log -o s
 
 
 def megatron(
-    files: Annotated[list[Path], Argument(metavar="LOG...", help="Logs of Megatron-LM.")],
+    files: Annotated[list[Path], Argument(metavar="LOG...", help="Logs of one run.")],
     output: Output,
     stages: Annotated[
         int | None,
@@ -40,7 +40,18 @@ def megatron(
     ] = None,
     iterations: Annotated[
         str | None,
-        Option(metavar="LIST", help="Iterations, such as 5,6 (default: all but a slow first one)."),
+        Option(
+            metavar="LIST",
+            help="Iterations, such as 5,6 (default: all that are alike, without start-up).",
+        ),
+    ] = None,
+    dp_rank: Annotated[
+        int | None,
+        Option(
+            metavar="R",
+            min=0,
+            help="Data-parallel rank (default: all, or the slowest if some stand apart).",
+        ),
     ] = None,
     message_bytes: MessageBytes = 0.0,
     name: Name = "",
@@ -48,10 +59,14 @@ def megatron(
     explain_drops: ExplainDrops = False,
     quiet: Quiet = False,
 ) -> None:
-    """Make a scenario from training logs of Megatron-LM.
+    """Make a scenario from training logs of Megatron-LM and its relatives.
 
-    If Megatron-LM ran with --timing-log-level 2 --timing-log-option all, its log holds the times
-    of every stage. Otherwise operator times are guessed from the iteration time.
+    Of Megatron-LM from v1 on and AMD's fork, Megatron-DeepSpeed, GPT-NeoX, DeepSpeed's pipelines,
+    NeMo and nanotron. If Megatron-LM ran with --timing-log-level 2 --timing-log-option all, its
+    log holds the times of every stage; otherwise operator times are guessed from what it holds.
+
+    Only iterations that are alike count: of one batch size, without start-up, and of the fastest
+    of several levels of time. If some data-parallel ranks stand apart, the slowest is taken.
     """
     from pipesim.formats.megatron import import_megatron
 
@@ -62,6 +77,7 @@ def megatron(
             stages=stages,
             microbatches=microbatches,
             iterations=chosen,
+            dp_rank=dp_rank,
             message_bytes=message_bytes,
             name=name,
             source=source,

@@ -26,12 +26,15 @@ EXAMPLES = ("pipesim import profiler rank0.json.gz rank1.json.gz -o scenario.tom
 def profiler(
     files: Annotated[
         list[Path],
-        Argument(metavar="JSON...", help="Traces of one pipeline, one per rank (.json, .json.gz)."),
+        Argument(metavar="JSON...", help="Traces of a run, one per rank (.json, .json.gz)."),
     ],
     output: Output,
     iterations: Annotated[
         str | None,
-        Option(metavar="LIST", help="Profiler steps, such as 5,6 (default: all complete ones)."),
+        Option(
+            metavar="LIST",
+            help="Profiler steps, such as 5,6 (default: complete ones; of unlike, the fast).",
+        ),
     ] = None,
     message_bytes: MessageBytes = 0.0,
     name: Name = "",
@@ -42,7 +45,9 @@ def profiler(
     """Make a scenario from traces of the PyTorch profiler.
 
     Operators are found by the annotations that torch's pipeline schedules make, such as PP:0F0
-    or Forward 0.
+    or Forward 0; its single-stage 1F1B makes none. Kernels tell their times. On the CPU,
+    annotations include the wait for a message, which is taken off as far as the traces tell its
+    end. If data-parallel copies of the pipeline are given too, the slowest is imported.
     """
     from pipesim.formats.profiler import import_profiler
 

@@ -218,22 +218,22 @@ class Events:
                 ]
                 stuck.append(f"device {d} waits in {instruction} for {' and '.join(missing)}")
             else:
-                stuck.append(f"device {d} waits in {instruction} for {self._open(d, happens)}")
+                stuck.append(self.program.waits(d, self._open(d, happens)))
         return tuple(stuck) or tuple(
-            f"device {d} never completes {self._open(d, happens)}"
+            f"device {d} never completes {' and '.join(map(str, self._open(d, happens)))}"
             for d, kernels in enumerate(self._kernels)
             if any(happens[launch] and not happens[end] for _, launch, end in kernels)
         )
 
-    def _open(self, device: int, happens: Sequence[bool]) -> str:
+    def _open(self, device: int, happens: Sequence[bool]) -> list[Message]:
         """The messages that keep the running kernels of a device open."""
-        return " and ".join(
-            str(message)
+        return [
+            message
             for group, launch, end in self._kernels[device]
             if happens[launch] and not happens[end]
             for message in (*group.sends, *group.receives)
             if not happens[self._transfers[message.producer]]
-        )
+        ]
 
 
 def _received(instructions: Iterable[Instruction]) -> Iterable[Message]:

@@ -93,4 +93,4 @@ class Device:
             missing = [str(m) for m in instruction.receives if not self.state.arrived[m].processed]
             return f"device {self.index} waits in {instruction} for {' and '.join(missing)}"
         assert isinstance(instruction, Group)  # posts never wait
-        return f"device {self.index} waits in {instruction} for {self._kernels.awaited(self.index)}"
+        return self.state.program.waits(self.index, self._kernels.open(self.index))

@@ -89,16 +89,19 @@ class Kernels:
             arrived = self.state.arrived[received]
             after(env, self._available_ms[received] - env.now, arrived.succeed)
 
-    def awaited(self, device: int) -> str:
+    def open(self, device: int) -> list[Message]:
         """The messages that keep the running kernels of a device open."""
-        return " and ".join(
-            str(message) for kernel in self._running.get(device, []) for message in kernel.open
-        )
+        return [
+            message
+            for kernel in self._running.get(device, [])
+            for message in (*kernel.group.sends, *kernel.group.receives)
+            if message in kernel.open
+        ]
 
     def unmatched(self) -> list[str]:
         """Say which kernels still run although nothing happens any more."""
         return [
-            f"device {device} never completes {self.awaited(device)}"
+            f"device {device} never completes {' and '.join(map(str, self.open(device)))}"
             for device, kernels in sorted(self._running.items())
             if kernels
         ]

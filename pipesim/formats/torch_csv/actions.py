@@ -1,112 +1,109 @@
-"""The cells of torch's schedule CSV: what an action says, and which ones a schedule needs.
+"""The cells of torch's schedule CSV.
 
 torch's letters are not ours: its I (input gradient) is our B, its W our W, and its B (full
-backward) our BW. Only this module knows.
+backward) our BW. Its ranks are our devices. Only this module knows.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import NamedTuple
 
+from pipesim.actions import Action, End, Op, Overlap, Upkeep, parse_action
+from pipesim.errors import ScheduleError
 from pipesim.scenario import Kind
-from pipesim.schedule import Op, Schedule
 
-__all__ = ["Action", "computed", "in_torch_letters", "messages", "parse_cell"]
+__all__ = ["cell", "in_torch_letters", "name", "parse_cell"]
 
 _LETTERS: dict[Kind, str] = {"F": "F", "B": "I", "W": "W", "BW": "B"}
 _KINDS: dict[str, Kind] = {letter: kind for kind, letter in _LETTERS.items()}
-_NUMBER = "(0|[1-9][0-9]{0,8})"
-_ACTION = re.compile(f"{_NUMBER}(F|I|W|B|SEND_F|RECV_F|SEND_B|RECV_B){_NUMBER}")
-_OF_A_STAGE = re.compile(f"{_NUMBER}(UNSHARD|RESHARD|REDUCE_GRAD)")
-_OVERLAP = re.compile(r"\(([^();]*);([^();]*)\)OVERLAP_F_B")
+_COMPUTE = re.compile("(0|[1-9][0-9]{0,8})(F|I|W|B)(0|[1-9][0-9]{0,8})")
+_OVERLAP = re.compile(r"\((.*)\)OVERLAP_F_B")
 _OP = re.compile(r"\b([0-9]+)(BW|B)([0-9]+)\b")
+_CAUSES = {
+    re.compile(r"[0-9]+BW[0-9]*"): "since torch 2.6 the full backward is B, and the input's I",
+    re.compile(r"[0-9]+(F|I|W|B|(SEND|RECV)_[FB])"): "its micro-batch is missing",
+    re.compile(r"[0-9]+(UNSHARD|RESHARD|REDUCE_GRAD)[0-9]+"): "a whole stage has no micro-batch",
+    re.compile(r"[0-9]+[a-z_]+[0-9]*"): "torch's letters are capital ones",
+    re.compile(r".*\).*", re.DOTALL): "an overlap holds operators alone",
+}
 
 
-class Action(NamedTuple):
-    """One action: what is done, on which stage, for which micro-batch.
+def parse_cell(text: str) -> Action:
+    """Return what a cell that is not blank says.
 
-    ``name`` is torch's: a letter for compute, SEND_F and the like for communication. UNSHARD,
-    RESHARD and REDUCE_GRAD are for a whole stage and have no micro-batch.
-    """
-
-    stage: int
-    name: str
-    microbatch: int | None = None
-
-    def __str__(self) -> str:
-        return f"{self.stage}{self.name}{'' if self.microbatch is None else self.microbatch}"
-
-    @property
-    def op(self) -> Op | None:
-        """The operator that it computes, if any."""
-        kind = _KINDS.get(self.name)
-        if kind is None or self.microbatch is None:
-            return None
-        return Op(kind, self.stage, self.microbatch)
-
-    @property
-    def is_message(self) -> bool:
-        """Whether it sends or receives."""
-        return self.name.startswith(("SEND", "RECV"))
-
-
-def parse_cell(text: str) -> tuple[Action, ...] | None:
-    """Return what a cell says, or None where it is none of torch's.
-
-    A blank cell says nothing; an overlap of forward and backward is these two, in this
-    order, in which torch runs them.
+    Raises
+    ------
+    ScheduleError
+        It is not exactly one of torch's actions. (torch's own parser reads the start of a cell
+        only, and takes anything for a part of an overlap.)
 
     Examples
     --------
-    >>> [str(action) for action in parse_cell("(0F1;1B0)OVERLAP_F_B")]
-    ['0F1', '1B0']
-    >>> parse_cell(""), parse_cell("0F0xyz")
-    ((), None)
+    >>> str(parse_cell("0I1")), str(parse_cell("(0F1; 1B0)OVERLAP_F_B"))
+    ('0B1', '(0F1;1BW0)OVERLAP_F_B')
     """
-    if not text:
-        return ()
-    if match := _ACTION.fullmatch(text):
-        return (Action(int(match[1]), match[2], int(match[3])),)
-    if match := _OF_A_STAGE.fullmatch(text):
-        return (Action(int(match[1]), match[2]),)
+    if match := _COMPUTE.fullmatch(text):
+        return Op(_KINDS[match[2]], int(match[1]), int(match[3]))
     if match := _OVERLAP.fullmatch(text):
-        parts = [_ACTION.fullmatch(part.strip(" ")) for part in match.groups()]
-        both = [Action(int(part[1]), part[2], int(part[3])) for part in parts if part]
-        if [action.name for action in both] in (["F", "B"], ["F", "I"]):
-            return tuple(both)
-    return None
+        parts = [_COMPUTE.fullmatch(part.strip(" ")) for part in match[1].split(";")]
+        ops = tuple(Op(_KINDS[part[2]], int(part[1]), int(part[3])) for part in parts if part)
+        if len(ops) == len(parts):
+            return Overlap(ops)
+    else:
+        try:
+            action = parse_action(text)
+        except ScheduleError:
+            pass
+        else:
+            if isinstance(action, End | Upkeep):
+                return action
+    causes = (f" ({cause})" for form, cause in _CAUSES.items() if form.fullmatch(text))
+    raise ScheduleError(
+        f"{text[:40]!r} is not an action, such as 0F0, 1I2, 1W2, 3B1 or 0SEND_F1{next(causes, '')}"
+    )
 
 
-def computed(op: Op) -> Action:
-    """Return the action that computes an operator.
+def cell(action: Action) -> str:
+    """Return the cell that says an action.
 
     Examples
     --------
-    >>> str(computed(Op("BW", 1, 2))), str(computed(Op("B", 1, 2)))
-    ('1B2', '1I2')
+    >>> cell(Op("BW", 1, 2)), cell(Op("B", 1, 2)), cell(End("RECV", "B", 0, 2))
+    ('1B2', '1I2', '0RECV_B2')
     """
-    return Action(op.stage, _LETTERS[op.kind], op.microbatch)
+    if isinstance(action, Op):
+        return f"{action.stage}{_LETTERS[action.kind]}{action.microbatch}"
+    if isinstance(action, Overlap):
+        return f"({';'.join(map(cell, action.ops))})OVERLAP_F_B"
+    return str(action)
 
 
-def messages(schedule: Schedule) -> Iterator[tuple[Op, Op, Action, Action]]:
-    """Yield every message between ranks: who sends, who needs it, and the two actions."""
-    for order in schedule.orders:
-        for op in order:
-            for need in schedule.needs(op):
-                if schedule.placement[need.stage] != schedule.placement[op.stage]:
-                    letter = "F" if op.kind == "F" else "B"
-                    send = Action(need.stage, f"SEND_{letter}", need.microbatch)
-                    yield need, op, send, Action(op.stage, f"RECV_{letter}", op.microbatch)
+def name(action: Action) -> str:
+    """Return torch's name of what an action does.
+
+    Examples
+    --------
+    >>> name(Op("BW", 1, 2)), name(End("RECV", "B", 0, 2)), name(Upkeep("UNSHARD", 0))
+    ('B', 'RECV_B', 'UNSHARD')
+    """
+    match action:
+        case Op():
+            return _LETTERS[action.kind]
+        case End():
+            return f"{action.way}_{action.result}"
+        case Upkeep():
+            return action.name
+        case Overlap():
+            return "OVERLAP_F_B"
 
 
 def in_torch_letters(message: str) -> str:
-    """Return an error about operators as a reader of torch's letters needs it.
+    """Return a text about operators and devices as a reader of torch's files needs it.
 
     Examples
     --------
-    >>> in_torch_letters("0B1 is missing; rank 0 waits in 1BW2 for 1F2")
-    '0I1 is missing; rank 0 waits in 1B2 for 1F2'
+    >>> in_torch_letters("0B1 is missing; device 0 waits in 1BW2 for 1SEND_B2")
+    '0I1 is missing; rank 0 waits in 1B2 for 1SEND_B2'
     """
-    return _OP.sub(lambda op: f"{op[1]}{'B' if op[2] == 'BW' else 'I'}{op[3]}", message)
+    ranks = re.sub(r"\bdevice(s?)\b", r"rank\1", message)
+    return _OP.sub(lambda op: f"{op[1]}{'B' if op[2] == 'BW' else 'I'}{op[3]}", ranks)

@@ -1,23 +1,45 @@
-"""Reading torch's schedule CSV: cells, then the schedule, then its communication."""
+"""Reading torch's schedule CSV: cells, then the schedule, and what became of each cell."""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from pipesim.actions import Action, End, Op, Overlap, Upkeep, operators_of
 from pipesim.errors import FormatError, ScheduleError
 from pipesim.files import StrPath, read_text
-from pipesim.formats.torch_csv.actions import (
-    Action,
-    computed,
-    in_torch_letters,
-    messages,
-    parse_cell,
-)
+from pipesim.formats.tally import Dropped, Tally
+from pipesim.formats.torch_csv.actions import in_torch_letters, name, parse_cell
 from pipesim.schedule import Schedule
+from pipesim.text import listed
 
-__all__ = ["load_torch_csv"]
+__all__ = ["TorchSchedule", "import_torch_csv", "load_torch_csv"]
+
+_COMPUTE = ("F", "I", "W", "B", "OVERLAP_F_B")
+_MESSAGES = ("SEND_F", "RECV_F", "SEND_B", "RECV_B")
+_UPKEEP = ("UNSHARD", "RESHARD", "REDUCE_GRAD")
+
+
+@dataclass(frozen=True)
+class TorchSchedule:
+    """What a schedule CSV holds.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        With the file's own sends and receives, overlaps and upkeep, where it has them.
+    tallies : tuple of Tally
+        How many lines, cells and actions of each kind there are, and what became of them.
+    notes : tuple of str
+        For people: what the file leaves open, and what is taken otherwise than it may be meant.
+    """
+
+    schedule: Schedule
+    tallies: tuple[Tally, ...]
+    notes: tuple[str, ...]
 
 
 class _Cell(NamedTuple):
@@ -29,6 +51,11 @@ class _Cell(NamedTuple):
 
 
 def load_torch_csv(path: StrPath) -> Schedule:
+    """Read a schedule for torch; see :func:`import_torch_csv`."""
+    return import_torch_csv(path).schedule
+
+
+def import_torch_csv(path: StrPath) -> TorchSchedule:
     """Read a schedule for torch, with communication or without.
 
     Stages, micro-batches and the rank of each stage are those that the file names.
@@ -38,9 +65,10 @@ def load_torch_csv(path: StrPath) -> Schedule:
     FormatError
         The file cannot be read or is empty; a cell is not exactly one of torch's actions; a
         stage is on no rank or on two; the operators are incomplete or cannot make progress;
-        or the file holds communication, but not each message between ranks once at either
-        end, in an order that makes progress and is the same at both ends. The place is line
-        and number of the cell, where one is to blame.
+        or the file holds communication, but not each message between ranks once at either end,
+        in the same order at both and around its operators; or in an order that hangs even where
+        no send waits for its receive, as in torch. The place is line and number of the cell,
+        where one is to blame.
     """
     file = os.fspath(path)
     lines = read_text(path).split("\n")
@@ -48,12 +76,12 @@ def load_torch_csv(path: StrPath) -> Schedule:
         lines.pop()
     if not lines:
         raise FormatError("holds no action", file=file)
-    rows = [_row(line, rank, file) for rank, line in enumerate(lines)]
-    schedule = _schedule(rows, file)
-    if any(cell.action.is_message for row in rows for cell in row):
+    blanks: list[str] = []
+    rows = [_row(line, rank, file, blanks) for rank, line in enumerate(lines)]
+    if any(isinstance(cell.action, End) for row in rows for cell in row):
         _check_no_blanks(lines, file)
-        _check_messages(rows, schedule, file)
-    return schedule
+    schedule = _schedule(rows, file)
+    return TorchSchedule(schedule, _tallies(rows, blanks), _notes(schedule))
 
 
 def _fail(cell: _Cell, message: str, file: str) -> FormatError:
@@ -64,19 +92,17 @@ def _texts(line: str) -> list[str]:
     return [text.strip(" \t") for text in line.removesuffix("\r").split(",")]
 
 
-def _row(line: str, rank: int, file: str) -> list[_Cell]:
+def _row(line: str, rank: int, file: str, blanks: list[str]) -> list[_Cell]:
     row = []
     for column, text in enumerate(_texts(line), start=1):
-        actions = parse_cell(text)
-        if actions is None:
-            raise FormatError(
-                f"{text[:40]!r} is not an action, such as 0F0, 1I2, 1W2, 3B1 or 0SEND_F1",
-                file=file,
-                line=rank + 1,
-                column=column,
-            )
-        row += [_Cell(action, rank, column) for action in actions]
-    if not any(cell.action.op for cell in row):
+        if not text:
+            blanks.append(f"line {rank + 1}, cell {column}")
+            continue
+        try:
+            row.append(_Cell(parse_cell(text), rank, column))
+        except ScheduleError as error:
+            raise FormatError(str(error), file=file, line=rank + 1, column=column) from None
+    if not any(operators_of(cell.action for cell in row)):
         raise FormatError(f"rank {rank} computes nothing", file=file, line=rank + 1)
     return row
 
@@ -85,28 +111,33 @@ def _schedule(rows: Sequence[Sequence[_Cell]], file: str) -> Schedule:
     rank_of: dict[int, int] = {}
     for row in rows:
         for cell in row:
-            if cell.action.op:
-                rank = rank_of.setdefault(cell.action.stage, cell.rank)
+            for op in operators_of([cell.action]):
+                rank = rank_of.setdefault(op.stage, cell.rank)
                 if rank != cell.rank:
-                    raise _fail(cell, f"stage {cell.action.stage} is on rank {rank} too", file)
+                    raise _fail(cell, f"stage {op.stage} is on rank {rank} too", file)
     absent = next((stage for stage in range(len(rank_of)) if stage not in rank_of), None)
     if absent is not None:
-        raise FormatError(f"stage {absent} is on no rank, but stage {max(rank_of)} is", file=file)
-    for row in rows:
-        for cell in row:
-            if rank_of.get(cell.action.stage) != cell.rank:
-                message = f"stage {cell.action.stage} is not on rank {cell.rank}"
-                raise _fail(cell, f"{cell.action}: {message}", file)
-    orders = [[cell.action.op for cell in row if cell.action.op] for row in rows]
+        last = max(rank_of)
+        raise FormatError(
+            f"stage {absent} is on no rank, but stage {last} is", file=file, line=rank_of[last] + 1
+        )
+    actions = [[cell.action for cell in row] for row in rows]
     placement = [rank_of[stage] for stage in range(len(rank_of))]
-    microbatches = 1 + max(op.microbatch for order in orders for op in order)
+    microbatches = 1 + max(op.microbatch for row in actions for op in operators_of(row))
     try:
-        return Schedule(orders, placement, microbatches)
+        return Schedule.of_actions(actions, placement, microbatches)
     except ScheduleError as error:
-        raise FormatError(in_torch_letters(str(error)), file=file) from None
-
-
-# -- communication -----------------------------------------------------------------------
+        message = in_torch_letters(str(error))
+        blamed = error.action
+        whole = blamed._replace(kind="BW") if isinstance(blamed, Op) else None
+        if whole and whole != blamed and any(whole in operators_of(row) for row in actions):
+            message += " (before torch 2.6 B was the input's gradient alone, which is I now)"
+        if error.device is None:
+            raise FormatError(message, file=file) from None
+        for cell in reversed(rows[error.device]):
+            if error.action in (cell.action, *operators_of([cell.action])):
+                raise _fail(cell, message, file) from None
+        raise FormatError(message, file=file, line=error.device + 1) from None
 
 
 def _check_no_blanks(lines: Sequence[str], file: str) -> None:
@@ -121,68 +152,46 @@ def _check_no_blanks(lines: Sequence[str], file: str) -> None:
             )
 
 
-def _check_messages(rows: Sequence[Sequence[_Cell]], schedule: Schedule, file: str) -> None:
-    ends = {end for _, _, *pair in messages(schedule) for end in pair}
-    seen: set[Action] = set()
-    for row in rows:
-        for cell in row:
-            if not cell.action.is_message:
-                continue
-            if cell.action not in ends:
-                raise _fail(cell, f"{cell.action} is not a message between ranks here", file)
-            if cell.action in seen:
-                raise _fail(cell, f"{cell.action} comes twice", file)
-            seen.add(cell.action)
-    for _, _, send, receive in messages(schedule):
-        for end in (send, receive):
-            if end not in seen:
-                rank = schedule.placement[end.stage]
-                raise FormatError(f"rank {rank} lacks {end}", file=file, line=rank + 1)
-    _check_same_order(rows, schedule, file)
-    _check_progress(rows, schedule, file)
+# -- what became of it -------------------------------------------------------------------
 
 
-def _check_same_order(rows: Sequence[Sequence[_Cell]], schedule: Schedule, file: str) -> None:
-    """Check the order of messages: backends match those between two ranks by order alone."""
-    receive_of = {send: receive for _, _, send, receive in messages(schedule)}
-    send_of = {receive: send for send, receive in receive_of.items()}
-    sent: dict[tuple[int, int], list[Action]] = {}
-    received: dict[tuple[int, int], list[_Cell]] = {}
-    for row in rows:
-        for cell in row:
-            if receive := receive_of.get(cell.action):
-                pair = (cell.rank, schedule.placement[receive.stage])
-                sent.setdefault(pair, []).append(receive)
-            elif send := send_of.get(cell.action):
-                pair = (schedule.placement[send.stage], cell.rank)
-                received.setdefault(pair, []).append(cell)
-    for pair, cells in received.items():
-        for cell, due in zip(cells, sent[pair], strict=True):
-            if cell.action != due:
-                raise _fail(cell, f"{cell.action}: rank {pair[0]} sends for {due} first", file)
+def _tallies(rows: Sequence[Sequence[_Cell]], blanks: Sequence[str]) -> tuple[Tally, ...]:
+    actions = [cell.action for row in rows for cell in row]
+    counts = Counter(map(name, actions))
+    inside = Counter(
+        name(op) for action in actions if isinstance(action, Overlap) for op in action.ops
+    )
+    parts = [f"{count} {kind}" for kind, count in inside.items()]
+    uses = {
+        "OVERLAP_F_B": f"of {listed(parts)} of those above",
+        **dict.fromkeys(_UPKEEP, "kept, but takes no time"),
+        **dict.fromkeys(_MESSAGES, "kept in this order"),
+    }
+    return (
+        Tally("line", len(rows)),
+        Tally("cell", len(actions), [Dropped("blank: an idle time step", blanks)]),
+        *(
+            Tally(f"{kind} action", counts[kind] + inside[kind], of=uses.get(kind, ""))
+            for kind in (*_COMPUTE, *_MESSAGES, *_UPKEEP)
+            if counts[kind] + inside[kind]
+        ),
+    )
 
 
-def _check_progress(rows: Sequence[Sequence[_Cell]], schedule: Schedule, file: str) -> None:
-    """Run the rows: a send needs its operator, an operator that its message is at both ends."""
-    needs: dict[Action, tuple[Action, ...]] = {}
-    for producer, consumer, send, receive in messages(schedule):
-        needs[send] = (computed(producer),)
-        needs[computed(consumer)] = (receive, send)
-    done: set[Action] = set()
-    heads = [0] * len(rows)
-    moved = True
-    while moved:
-        moved = False
-        for rank, row in enumerate(rows):
-            while heads[rank] < len(row):
-                action = row[heads[rank]].action
-                if any(need not in done for need in needs.get(action, ())):
-                    break
-                done.add(action)
-                heads[rank] += 1
-                moved = True
-    for row, head in zip(rows, heads, strict=True):
-        if head < len(row):
-            cell = row[head]
-            need = next(need for need in needs[cell.action] if need not in done)
-            raise _fail(cell, f"{cell.action} waits for {need} for ever", file)
+def _notes(schedule: Schedule) -> tuple[str, ...]:
+    actions = [action for row in schedule.actions or () for action in row]
+    notes = []
+    if any(isinstance(action, Overlap) for action in actions):
+        notes.append(
+            "the operators of an overlap run one after the other when simulated, as torch 2.13 "
+            "runs them unless it is given a function for OVERLAP_F_B"
+        )
+    if any(isinstance(action, Upkeep) for action in actions):
+        notes.append("UNSHARD, RESHARD and REDUCE_GRAD take no time when simulated")
+    if schedule.communicates and Upkeep("REDUCE_GRAD", 0) not in actions:
+        notes.append(
+            "no REDUCE_GRAD: from 2.10 on torch neither scales nor reduces gradients without it"
+        )
+    if not schedule.communicates:
+        notes.append("the file holds no sends and receives: torch adds its own, and so do we")
+    return tuple(notes)
