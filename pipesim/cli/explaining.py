@@ -20,17 +20,12 @@ from pipesim.text import counted, decimals, fixed, milliseconds, percent
 __all__ = ["explain_trace", "import_first", "is_trace", "only_for_scenarios"]
 
 _KINDS = {".csv": "timeline", ".log": "megatron", ".txt": "megatron", ".gz": "profiler"}
+"""Which import reads a file, by its ending."""
 
 
 def is_trace(file: Path) -> bool:
     """Whether a file is a production trace, by its name or its first bytes."""
-    if file.suffix.lower() in (".parquet", ".pq"):
-        return True
-    try:
-        with file.open("rb") as opened:
-            return opened.read(4) == b"PAR1"
-    except OSError:
-        return False
+    return file.suffix.lower() in (".parquet", ".pq") or _begins(file, b"PAR1")
 
 
 def import_first(file: Path) -> str:
@@ -43,12 +38,21 @@ def import_first(file: Path) -> str:
     >>> import_first(Path("plan.json"))
     ''
     """
-    kind = _KINDS.get(file.suffix.lower())
+    kind, made = _KINDS.get(file.suffix.lower()), "run.toml"
     if kind is None:
         return ""
-    return (
-        f"is no scenario and no plan: import it first, `pipesim import {kind} {file} -o run.toml`"
-    )
+    if kind == "timeline" and not _begins(file, b"iteration,"):
+        kind, made = "torch-csv", "plan.json"
+    return f"is no scenario and no plan: import it first, `pipesim import {kind} {file} -o {made}`"
+
+
+def _begins(file: Path, content: bytes) -> bool:
+    """Whether these are the file's first bytes."""
+    try:
+        with file.open("rb") as opened:
+            return opened.read(len(content)) == content
+    except OSError:
+        return False
 
 
 def only_for_scenarios(given: Sequence[object], **options: object) -> None:

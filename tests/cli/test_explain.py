@@ -236,8 +236,11 @@ def test_a_job_without_anything_slow() -> None:
         (["nope.parquet"], "nope.parquet: cannot be read"),
         (["train.log"], "import it first, `pipesim import megatron train.log -o run.toml`"),
         (["ops.csv"], "import it first, `pipesim import timeline ops.csv -o run.toml`"),
+        (["torch.csv"], "import it first, `pipesim import torch-csv torch.csv -o plan.json`"),
     ],
 )
 def test_errors_about_a_job(args: list[str], words: str) -> None:
     slow_start()
+    Path("ops.csv").write_text("iteration,stage,op,index,host_start_ms,host_end_ms,gpu_ms\n")
+    Path("torch.csv").write_text("0F0,0B0\n")
     assert words in error("explain", *args)

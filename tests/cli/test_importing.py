@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -147,3 +148,29 @@ def test_inputs_are_not_overwritten(file: str) -> None:
     result = invoke(*kinds[file], file, "-o", file)
     assert (result.exit_code, "would overwrite an input" in result.stderr) == (2, True)
     assert Path(file).read_bytes() == before
+
+
+@pytest.mark.parametrize("drops", [[], ["--explain-drops"]])
+def test_what_is_printed_fits_a_terminal_and_says_what_was_not_used(drops: list[str]) -> None:
+    args = ["import", "production", "trace.parquet", "-o", "s.toml", *drops]
+    narrow = CliRunner(env={"COLUMNS": "80"}).invoke(app, args)
+    wide = CliRunner().invoke(app, args)
+    assert narrow.exit_code == wide.exit_code == 0
+    assert max(map(len, narrow.stdout.splitlines())) <= 80
+    words = [text.replace("─", "").split() for text in (narrow.stdout, wide.stdout)]
+    assert words[0] == words[1]  # nothing is broken inside a word
+    assert wide.stdout.endswith(" %\n")
+    assert wide.stderr == "wrote s.toml\n"
+    lines = wide.stdout.splitlines()
+    if drops:
+        start = lines.index("not used: 156 rows, outside the pipeline:")
+        assert lines[start + 2] == "  gc: 24 rows, from row 17 on"
+    else:
+        assert any(
+            line.startswith("not used: 1 worker, which the scenario is not of (dp rank ")
+            for line in lines
+        )
+    numbers = next(line.split() for line in lines if line.startswith("rows "))
+    found, used = (int(text.replace(",", "")) for text in numbers[1:3])
+    dropped = [line.split()[2] for line in lines if re.match(r"not used: \S+ rows, ", line)]
+    assert found == used + sum(int(text.replace(",", "")) for text in dropped)
