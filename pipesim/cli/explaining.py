@@ -124,7 +124,7 @@ def _show(found: JobExplanation, file: Path, quiet: bool) -> None:
         show(f"{file.stem}: {found.shape}, medians over {counted(found.steps, 'step')}", "")
     if found.suspects:
         show_rows(
-            Column("without", ["", *(_label(one) for one in found.suspects)], numeric=False),
+            Column("without", ["nothing", *(_label(one) for one in found.suspects)], numeric=False),
             [
                 Column("alone\nms", [ms(found.simulated_ms), *(ms(one.without_ms) for one in
                                                                found.suspects)]),
@@ -134,10 +134,9 @@ def _show(found: JobExplanation, file: Path, quiet: bool) -> None:
                 Column("\n%", ["", *(gain(one.in_order_ms) for one in found.suspects)]),
             ],
         )  # fmt: skip
-        show("")
-        show(*(wrapped(f"- {one.what}", "  ") for one in found.suspects), "")
+        show("", *(wrapped(f"- {one.what}", "  ") for one in found.suspects))
     if found.slow_steps:
-        show("Steps that take longer than most:", "")
+        show(*([""] if found.suspects else []), "Steps that take longer than most:", "")
         show_rows(
             Column("step", [str(one.step) for one in found.slow_steps], numeric=False),
             [
@@ -147,10 +146,9 @@ def _show(found: JobExplanation, file: Path, quiet: bool) -> None:
                 Column("what stands out", [one.what for one in found.slow_steps], numeric=False),
             ],
         )
-        show("")
     if quiet:
         return
-    show(_workers(found))
+    show(*([""] if found.suspects or found.slow_steps else []), _workers(found))
     show(
         wrapped(
             f"Check: the step takes {milliseconds(found.simulated_ms)} simulated from its own "
