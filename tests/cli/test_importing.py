@@ -174,3 +174,11 @@ def test_what_is_printed_fits_a_terminal_and_says_what_was_not_used(drops: list[
     found, used = (int(text.replace(",", "")) for text in numbers[1:3])
     dropped = [line.split()[2] for line in lines if re.match(r"not used: \S+ rows, ", line)]
     assert found == used + sum(int(text.replace(",", "")) for text in dropped)
+
+
+def test_files_are_called_by_their_names_where_these_tell_them_apart() -> None:
+    Path("logs").mkdir()
+    Path("logs/train.log").write_text(ALL)
+    result = invoke("megatron", "logs/train.log", "--microbatches", "12", "-o", "s.toml")
+    assert "- train.log: the number of stages is 2, by line 1" in result.stdout
+    assert "logs/" not in result.stdout

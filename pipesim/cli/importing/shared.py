@@ -74,15 +74,23 @@ def imported(
     if not quiet:
         show(wrapped(described(measurement.scenario), "  "), "")
         if measurement.tallies:
-            show_tallies(measurement.tallies, explain_drops)
-        show(*(wrapped(f"- {text}", "  ") for text in measurement.notes), "")
+            show_tallies(measurement.tallies, explain_drops, files)
+        show(*(wrapped(f"- {_short(text, files)}", "  ") for text in measurement.notes), "")
         show(wrapped(_checked(check), "  "))
     if check is not None and check.doubtful:
         note(f"warning: {_warned(check)}")
     outputs.written(quiet=quiet)
 
 
-def show_tallies(tallies: Sequence[Tally], explain_drops: bool) -> None:
+def _short(text: str, files: Sequence[Path]) -> str:
+    """Call files by their names alone, where these tell them apart."""
+    if len({file.name for file in files}) == len(files):
+        for file in files:
+            text = text.replace(str(file), file.name)
+    return text
+
+
+def show_tallies(tallies: Sequence[Tally], explain_drops: bool, files: Sequence[Path] = ()) -> None:
     """Print how much was found, used and not used; and, if asked, each thing that was not."""
     show_rows(
         Column("", [f"{tally.noun}s" for tally in tallies], numeric=False),
@@ -99,9 +107,10 @@ def show_tallies(tallies: Sequence[Tally], explain_drops: bool) -> None:
         text = f"not used: {count}, {part.why}"
         if explain_drops:
             show(wrapped(f"{text}:", "  "))
-            show(*(wrapped(f"  {place}", "    ") for place in part.places))
+            show(*(wrapped(f"  {_short(place, files)}", "    ") for place in part.places))
         else:
-            show(wrapped(f"{text} ({_few(part.places)})", "  "))
+            places = _few([_short(place, files) for place in part.places[:_FEW]])
+            show(wrapped(f"{text} ({places})", "  "))
     if dropped or explain_drops:
         show(*([] if dropped else ["nothing was dropped"]), "")
 
