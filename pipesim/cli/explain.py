@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -10,13 +10,12 @@ from typing import Annotated
 from typer import Argument, Option
 
 from pipesim.cli.options import (
-    Chunks,
     EngineName,
     Json,
+    PlannerOptions,
     Quiet,
     ScenarioOptions,
     TransportOptions,
-    complete_planner,
     engine_named,
 )
 from pipesim.cli.output import Column, Outputs, progress, show, show_json, show_rows
@@ -28,10 +27,7 @@ from pipesim.explain.causes import Attribution
 from pipesim.explain.diagnosis import Line, diagnosis, first, lines
 from pipesim.explain.operator_times import OUTLIER
 from pipesim.files import write_csv
-from pipesim.scenario import Scenario
-from pipesim.schedule import Schedule
 from pipesim.text import decimals, fixed, milliseconds
-from planners import plan as plan_with
 
 __all__ = ["explain"]
 
@@ -43,6 +39,7 @@ EXAMPLES = (
 
 def explain(
     scenario: ScenarioOptions,
+    planning: PlannerOptions,
     over: TransportOptions,
     files: Annotated[
         list[Path] | None,
@@ -51,15 +48,6 @@ def explain(
             help="A scenario, for example from `pipesim import`, a plan, or both.",
         ),
     ] = None,
-    planner: Annotated[
-        str | None,
-        Option(
-            metavar="NAME",
-            help="Plan with this planner (see `pipesim planners`; default 1f1b).",
-            autocompletion=complete_planner,
-        ),
-    ] = None,
-    chunks: Chunks = 1,
     outlier: Annotated[
         float,
         Option(
@@ -85,18 +73,20 @@ def explain(
     imbalance, micro-batch variation, the transport, and warm-up and drain. Each is found by
     running the same plan again without it. "If removed" is what removing that cause alone
     saves; these times need not add up. "In order" removes the causes one after the other, from
-    top to bottom; these times add up to the iteration.
+    top to bottom; these times add up to the iteration. Without a plan, 1f1b is explained, or
+    interleaved-1f1b where devices have several stages.
     """
     scenario, plan = _inputs(scenario, files or [])
-    if plan is not None and planner is not None:
+    if plan is not None and (planning.planner or planning.group_size):
         raise ScenarioError("explain takes a PLAN.json or --planner NAME, not both")
     outputs = Outputs({"--csv": csv_file, "--plot": plot}, scenario.scenario, plan)
     transport = over.build()
     with progress(quiet) as report:
         schedule = load_plan(plan) if plan else None
-        what = scenario.build(plan=schedule, chunks=chunks)
+        what = scenario.build(plan=schedule, chunks=planning.chunks)
         if schedule is None:
-            schedule = _planned(what, planner, report)
+            default = "1f1b" if what.is_plain else "interleaved-1f1b"
+            what, schedule = planning.planned(scenario, transport, report, planner=default)
         found = attribute(
             what, schedule, transport, outlier=outlier, engine=engine_named(engine),
             progress=lambda changed: report(f"simulating {changed}"),
@@ -130,12 +120,6 @@ def _inputs(scenario: ScenarioOptions, files: list[Path]) -> tuple[ScenarioOptio
         else:
             raise ScenarioError(f"explain takes one plan, not {file} too")
     return scenario, plan
-
-
-def _planned(scenario: Scenario, planner: str | None, report: Callable[[str], None]) -> Schedule:
-    name = planner or ("1f1b" if scenario.is_plain else "interleaved-1f1b")
-    report(f"planning with {name}")
-    return plan_with(scenario, name)
 
 
 def _show(found: Attribution, quiet: bool) -> None:
