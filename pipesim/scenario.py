@@ -203,6 +203,28 @@ class Scenario:
             for d in range(self.devices)
         )
 
+    def in_micro_batches(self, activations: ArrayLike) -> Array:
+        """Return numbers of activations in the unit that commands print: micro-batches.
+
+        Parameters
+        ----------
+        activations : array_like, shape [D]
+            Stage activations of each device, as limits and timelines count them: one for each
+            stage and micro-batch.
+
+        Returns
+        -------
+        array, shape [D]
+            The same where 1 is what a device saves for a micro-batch in all its stages. Where a
+            stage was cut into v chunks, a chunk counts 1/v, and nothing else changes.
+
+        Examples
+        --------
+        >>> Scenario(stages=2).interleaved(2).in_micro_batches([11, 9]).tolist()
+        [5.5, 4.5]
+        """
+        return np.asarray(activations, dtype=np.float64) / list(map(len, self.stages_of))
+
     @property
     def is_plain(self) -> bool:
         """Whether stage s is on device s, for every stage."""
@@ -372,7 +394,10 @@ class Scenario:
             This scenario is not plain, or ``chunks`` is below 1.
         """
         if not self.is_plain:
-            raise ScenarioError("only a plain placement can be cut into interleaved chunks")
+            raise ScenarioError(
+                "only a plain placement can be cut into interleaved chunks, not stages on devices "
+                f"{list(self.placement)}"
+            )
         devices = self.stages
         placement = self.place("interleaved", devices, chunks)
         ways = list(pairwise(placement))

@@ -8,9 +8,9 @@ from __future__ import annotations
 from importlib import import_module
 from pkgutil import iter_modules
 
-from planners.registry import get, names, plan, planner, summary
+from planners.registry import chunks, get, names, plan, planner, summary, takes_group_size
 
-__all__ = ["get", "names", "plan", "planner", "summary"]
+__all__ = ["chunks", "get", "names", "plan", "planner", "summary", "takes_group_size"]
 
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")

@@ -84,8 +84,8 @@ class _ListScheduler:
         for device, (own, limit) in enumerate(zip(scenario.stages_of, limits, strict=True)):
             if limit < len(own):
                 raise ScheduleError(
-                    f"device {device} may hold {limit:g} activations; one micro-batch needs "
-                    f"{len(own)} there, one for each stage"
+                    f"device {device} may hold {limit / len(own):g} activations; one micro-batch "
+                    "needs 1 there"
                 )
         # The room that a forward of each stage must leave for later stages of its device.
         self.room = [

@@ -27,13 +27,13 @@ _ROUNDING = 1e-9
 """What is given back in parts may add up to a little less than was taken."""
 
 
-@planner("zb-h1")
+@planner("zb-h1", chunks=None)
 def zb_h1(scenario: Scenario) -> Schedule:
     """ZB-H1: the warm-up of 1F1B and its peak of D activations, with W in the bubbles."""
     return _handcrafted(scenario, "zb-h1", np.arange(scenario.devices, 0, -1))
 
 
-@planner("zb-h2")
+@planner("zb-h2", chunks=None)
 def zb_h2(scenario: Scenario) -> Schedule:
     """ZB-H2: a warm-up of 2(D − d) − 1 forwards on device d and up to 2D − 1 activations."""
     return _handcrafted(scenario, "zb-h2", np.arange(2 * scenario.devices - 1, 0, -2))

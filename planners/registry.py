@@ -16,7 +16,7 @@ from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
 from pipesim.transport import Transport
 
-__all__ = ["Planner", "get", "names", "plan", "planner", "summary"]
+__all__ = ["Planner", "chunks", "get", "names", "plan", "planner", "summary", "takes_group_size"]
 
 ENTRY_POINTS = "pipesim.planners"
 
@@ -24,7 +24,8 @@ ENTRY_POINTS = "pipesim.planners"
 class Planner(Protocol):
     """Makes a schedule for a scenario.
 
-    One that has a parameter ``over`` besides is told the transport that the plan is for.
+    One that has a parameter ``over`` besides is told the transport that the plan is for; one that
+    has ``group_size`` can be told how many micro-batches go through a chunk before the next.
     """
 
     def __call__(self, scenario: Scenario) -> Schedule:
@@ -33,13 +34,22 @@ class Planner(Protocol):
 
 P = TypeVar("P", bound=Callable[..., Schedule])
 _BUILT_IN: dict[str, Callable[..., Schedule]] = {}
+_CHUNKS: dict[str, int | None] = {}
 
 
-def planner(name: str) -> Callable[[P], P]:
-    """Register the decorated function as the built-in planner ``name``."""
+def planner(name: str, *, chunks: int | None = 1) -> Callable[[P], P]:
+    """Register the decorated function as the built-in planner ``name``.
+
+    Parameters
+    ----------
+    name : str
+        What users call it.
+    chunks : int, optional
+        See :func:`chunks`.
+    """
 
     def register(function: P) -> P:
-        _BUILT_IN[name] = function
+        _BUILT_IN[name], _CHUNKS[name] = function, chunks
         return function
 
     return register
@@ -82,7 +92,38 @@ def summary(name: str) -> str:
     return (get(name).__doc__ or "").strip().partition("\n")[0]
 
 
-def plan(scenario: Scenario, name: str, *, over: str | Transport = "ideal") -> Schedule:
+def chunks(name: str) -> int | None:
+    """Return how many chunks a planner wants each stage cut into, where the user does not say.
+
+    None: it takes none, and runs one stage on each device. Of planners of other packages 1 is
+    assumed.
+
+    Examples
+    --------
+    >>> [chunks(name) for name in ("interleaved-1f1b", "zerobubble", "1f1b")]
+    [2, 1, None]
+    """
+    return _CHUNKS.get(name, 1)
+
+
+def takes_group_size(name: str) -> bool:
+    """Whether a planner can be told its ``group_size``.
+
+    Examples
+    --------
+    >>> takes_group_size("interleaved-1f1b"), takes_group_size("gpipe")
+    (True, False)
+    """
+    return "group_size" in signature(get(name)).parameters
+
+
+def plan(
+    scenario: Scenario,
+    name: str,
+    *,
+    over: str | Transport = "ideal",
+    group_size: int | None = None,
+) -> Schedule:
     """Plan ``scenario`` with the planner called ``name``.
 
     Parameters
@@ -93,11 +134,13 @@ def plan(scenario: Scenario, name: str, *, over: str | Transport = "ideal") -> S
         See :func:`names`.
     over : str or Transport
         The transport that the plan is for. Most planners know of none.
+    group_size : int, optional
+        Micro-batches that go through a chunk before the next, for ``interleaved-1f1b``.
 
     Raises
     ------
     ScheduleError
-        There is no such planner, or it has no schedule for this scenario.
+        There is no such planner, it takes no group size, or it has no schedule for this scenario.
 
     Examples
     --------
@@ -105,7 +148,11 @@ def plan(scenario: Scenario, name: str, *, over: str | Transport = "ideal") -> S
     >>> [str(op) for op in plan(Scenario(stages=2, microbatches=2), "1f1b").orders[1]]
     ['1F0', '1BW0', '1F1', '1BW1']
     """
-    function = get(name)
-    if "over" in signature(function).parameters:
-        return cast(Callable[..., Schedule], function)(scenario, over=over)
-    return function(scenario)
+    function = cast(Callable[..., Schedule], get(name))
+    known = signature(function).parameters
+    told = {"over": over} if "over" in known else {}
+    if group_size is None:
+        return function(scenario, **told)
+    if not takes_group_size(name):
+        raise ScheduleError(f"{name} takes no group size")
+    return function(scenario, **told, group_size=group_size)

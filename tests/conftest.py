@@ -34,10 +34,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# The width of somebody's terminal, which breaks lines; test runners set it, too.
+os.environ.pop("COLUMNS", None)
+
+
 @pytest.fixture
 def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Work in an empty folder, without any user's settings of the command line."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.delenv("PIPESIM_TRACEBACK", raising=False)
     return tmp_path

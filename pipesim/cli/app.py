@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
@@ -11,7 +12,7 @@ from types import ModuleType
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 import pipesim.cli
 from pipesim.cli import importing
@@ -75,9 +76,30 @@ class _Commands(TyperGroup):
         sys.exit(code if isinstance(code, int) else 0)
 
 
+class _Command(TyperCommand):
+    """A command whose help shows a list of files as files, not as the type that holds them."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for param in self.params:
+            if param.param_type_name == "argument" and param.nargs != 1:
+                vars(param)["display_type"] = lambda ctx: "<path>"
+
+
+_PLAINLY = {
+    r"Input should be a valid integer.*": "it must be a whole number",
+    r"Input should be a valid number.*": "it must be a number",
+    r"Input should be greater than or equal to": "it must be at least",
+    r"Input should be less than or equal to": "it must be at most",
+}
+"""What Typer says of a value, and how we say it."""
+
+
 def _usage(error: Any) -> str:
     """Return the message of a usage error in our style, and where to read on."""
     message = str(error.format_message()).strip().rstrip(".")
+    for pattern, words in _PLAINLY.items():
+        message = re.sub(pattern, words, message)
     message = message[:1].lower() + message[1:]
     path = error.ctx.command_path if error.ctx else "pipesim"
     return f"{message} (see {path} --help)"
@@ -144,7 +166,7 @@ def _epilog(examples: Sequence[str]) -> str:
 
 
 for command, examples in _commands(pipesim.cli, first=_ORDER):
-    app.command(epilog=_epilog(examples))(grouped(command))
+    app.command(cls=_Command, epilog=_epilog(examples))(grouped(command))
 
 imports = typer.Typer(
     name="import",
@@ -153,7 +175,7 @@ imports = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for kind, examples in _commands(importing):
-    imports.command(epilog=_epilog(examples))(grouped(kind))
+    imports.command(cls=_Command, epilog=_epilog(examples))(grouped(kind))
 
 
 @imports.callback()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -9,23 +10,28 @@ from typer import Option
 
 from pipesim.cli import parsing
 from pipesim.cli.options import (
+    Chunks,
     EngineName,
+    GroupSize,
     Json,
-    MessageCost,
+    MessageOptions,
     Quiet,
     ScenarioOptions,
     engine_named,
-    message_cost_ms,
     parsed,
 )
 from pipesim.cli.output import Column, Outputs, progress, show, show_json, show_rows
 from pipesim.documents.words import described, titled
+from pipesim.errors import ScenarioError
 from pipesim.files import write_csv
 from pipesim.formats.chrome_trace import save_chrome_trace
 from pipesim.studies.advice import advice, advised
-from pipesim.studies.comparison import DEFAULT_SYSTEMS, SYSTEMS, Comparison, Row
+from pipesim.studies.comparison import Comparison, Row
 from pipesim.studies.comparison import compare as compare_systems
+from pipesim.studies.systems import DEFAULT_SYSTEMS, SYSTEMS, System, default_systems, system
 from pipesim.text import decimals, fixed, listed, milliseconds, numbers
+from planners import chunks as chunks_of
+from planners import takes_group_size
 
 __all__ = ["compare"]
 
@@ -43,6 +49,7 @@ def _complete_systems(incomplete: str) -> list[str]:
 
 def compare(
     scenario: ScenarioOptions,
+    messages: MessageOptions,
     systems: Annotated[
         str | None,
         Option(
@@ -52,16 +59,8 @@ def compare(
             autocompletion=_complete_systems,
         ),
     ] = None,
-    message_cost: MessageCost = None,
-    delegates: Annotated[
-        int | None,
-        Option(
-            metavar="K",
-            min=1,
-            help="Number of delegates for each neighbour and direction (default: enough that one "
-            "is always free).",
-        ),
-    ] = None,
+    chunks: Chunks = None,
+    group_size: GroupSize = None,
     optimum: Annotated[
         bool,
         Option(
@@ -87,19 +86,28 @@ def compare(
 
     Each system gets one row: its iteration time, its slowdown against healthy links, how much
     of that comes from dependency bubbles and how much from head-of-line (HOL) blocking, its
-    plan, and the activations it holds. Without options: 4 stages, 12 micro-batches, operators
-    of 10 ms, no slow link.
+    plan, and the activations it holds (1 is what a device saves for a micro-batch in all its
+    stages). Without options: 4 stages, 12 micro-batches, operators of 10 ms, no slow link.
+
+    An option of planners or transports is for all systems that have it.
     """
     files = {"--csv": csv_file, "--plot": plot, "--trace": trace}
     outputs = Outputs(files, scenario.scenario)
     names = None if systems is None else parsed("--systems", parsing.names, systems)
-    what, cost_ms = scenario.build(), message_cost_ms(message_cost)
+    what, cost_ms = scenario.build(), messages.message_cost_ms
+    compared = [system(name) for name in names or default_systems(what, chunks)]
+    _check_used(compared, chunks, group_size)
+    ways = list(dict.fromkeys(one.transport for one in compared))
+    messages.check_used(ways)
+    free = replace(messages, message_cost=None)
     with progress(quiet) as report:
         result = compare_systems(
             what,
             names,
+            chunks=chunks,
+            group_size=group_size,
             message_cost_ms=cost_ms,
-            delegates=delegates,
+            transports=[free.over(name) for name in (*ways, "ideal")],
             optimum_seconds=60.0 if optimum else None,
             engine=engine_named(engine),
             progress=lambda title: report(f"simulating {title}"),
@@ -128,6 +136,16 @@ def compare(
     outputs.written(quiet=quiet)
 
 
+def _check_used(compared: list[System], chunks: int | None, group_size: int | None) -> None:
+    """Raise :class:`ScenarioError` if an option of planners is for none of the systems."""
+    planners = list(dict.fromkeys(one.planner for one in compared))
+    names = " or ".join(planners)
+    if (chunks or 1) > 1 and all(chunks_of(planner) is None for planner in planners):
+        raise ScenarioError(f"--chunks is not for {names}: one stage on each device")
+    if group_size is not None and not any(map(takes_group_size, planners)):
+        raise ScenarioError(f"--group-size is for interleaved-1f1b, not for {names}")
+
+
 def _show_rows(result: Comparison) -> None:
     rows = result.rows
     digits = decimals(max(row.iteration_ms for row in rows))
@@ -144,7 +162,10 @@ def _show_rows(result: Comparison) -> None:
         Column("+ HOL\nms", times([row.hol_ms for row in rows])),
         Column("bubble\n%", [f"{100 * row.bubble_fraction:.1f}" for row in rows]),
     ]
-    plan_columns = [
+    plan_columns = [] if all(row.chunks == 1 for row in rows) else [
+        Column("chunks", [str(row.chunks) for row in rows])
+    ]  # fmt: skip
+    plan_columns += [
         Column("warm-up", [numbers(row.warmup) for row in rows], numeric=False),
         Column(
             "slackness", [numbers(row.slackness) for row in rows], numeric=False,
@@ -192,6 +213,9 @@ def _misfits(result: Comparison) -> str:
 
 
 def _lower_bound(result: Comparison) -> str:
+    bounds = {row.lower_bound_ms for row in result.rows}
+    if len(bounds) == 1:
+        return f"Lower bound: {milliseconds(bounds.pop())}"
     text = f"Lower bound: {milliseconds(result.lower_bound_ms)}"
     others = [row for row in result.rows if row.lower_bound_ms != result.lower_bound_ms]
     for row in others:

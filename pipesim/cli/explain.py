@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -11,13 +11,12 @@ from typer import Argument, Option
 
 from pipesim.cli.explaining import explain_trace, import_first, is_trace, only_for_scenarios
 from pipesim.cli.options import (
-    Chunks,
     EngineName,
     Json,
+    PlannerOptions,
     Quiet,
     ScenarioOptions,
     TransportOptions,
-    complete_planner,
     engine_named,
 )
 from pipesim.cli.output import Column, Outputs, progress, show, show_json, show_rows
@@ -29,10 +28,7 @@ from pipesim.explain.causes import Attribution
 from pipesim.explain.diagnosis import Line, diagnosis, first, lines
 from pipesim.explain.operator_times import OUTLIER
 from pipesim.files import write_csv
-from pipesim.scenario import Scenario
-from pipesim.schedule import Schedule
 from pipesim.text import decimals, fixed, milliseconds
-from planners import plan as plan_with
 
 __all__ = ["explain"]
 
@@ -45,6 +41,7 @@ EXAMPLES = (
 
 def explain(
     scenario: ScenarioOptions,
+    planning: PlannerOptions,
     over: TransportOptions,
     files: Annotated[
         list[Path] | None,
@@ -54,15 +51,6 @@ def explain(
             "production trace of a whole job.",
         ),
     ] = None,
-    planner: Annotated[
-        str | None,
-        Option(
-            metavar="NAME",
-            help="Plan with this planner (see `pipesim planners`; default 1f1b).",
-            autocompletion=complete_planner,
-        ),
-    ] = None,
-    chunks: Chunks = 1,
     outlier: Annotated[
         float,
         Option(
@@ -88,7 +76,8 @@ def explain(
     imbalance, micro-batch variation, the transport, and warm-up and drain. Each is found by
     running the same plan again without it. "If removed" is what removing that cause alone
     saves; these times need not add up. "In order" removes the causes one after the other, from
-    top to bottom; these times add up to the iteration.
+    top to bottom; these times add up to the iteration. Without a plan, 1f1b is explained, or
+    interleaved-1f1b where devices have several stages.
 
     Of a production trace it says which worker, which stage, which rank and which link is slower
     than its peers, and what the job's step would be without it: all workers are run again with
@@ -97,24 +86,20 @@ def explain(
     if trace := next((file for file in files or () if is_trace(file)), None):
         if len(files or ()) > 1:
             raise ScenarioError(f"explain takes {trace} alone: a production trace is a whole job")
-        only_for_scenarios(
-            [scenario, over],
-            planner=planner,
-            chunks=None if chunks == 1 else chunks,
-            engine=engine,
-        )
+        only_for_scenarios([scenario, planning, over], engine=engine)
         explain_trace(trace, outlier=outlier, json=json, csv_file=csv_file, plot=plot, quiet=quiet)
         return
     scenario, plan = _inputs(scenario, files or [])
-    if plan is not None and planner is not None:
+    if plan is not None and (planning.planner or planning.group_size):
         raise ScenarioError("explain takes a PLAN.json or --planner NAME, not both")
     outputs = Outputs({"--csv": csv_file, "--plot": plot}, scenario.scenario, plan)
     transport = over.build()
     with progress(quiet) as report:
         schedule = load_plan(plan) if plan else None
-        what = scenario.build(plan=schedule, chunks=chunks)
+        what = scenario.build(plan=schedule, chunks=planning.chunks)
         if schedule is None:
-            schedule = _planned(what, planner, report)
+            default = "1f1b" if what.is_plain else "interleaved-1f1b"
+            what, schedule = planning.planned(scenario, transport, report, planner=default)
         found = attribute(
             what, schedule, transport, outlier=outlier, engine=engine_named(engine),
             progress=lambda changed: report(f"simulating {changed}"),
@@ -150,12 +135,6 @@ def _inputs(scenario: ScenarioOptions, files: list[Path]) -> tuple[ScenarioOptio
         else:
             raise ScenarioError(f"explain takes one plan, not {file} too")
     return scenario, plan
-
-
-def _planned(scenario: Scenario, planner: str | None, report: Callable[[str], None]) -> Schedule:
-    name = planner or ("1f1b" if scenario.is_plain else "interleaved-1f1b")
-    report(f"planning with {name}")
-    return plan_with(scenario, name)
 
 
 def _show(found: Attribution, quiet: bool) -> None:

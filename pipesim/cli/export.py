@@ -87,7 +87,7 @@ def export(
     ],
     scenario: ScenarioOptions,
     over: TransportOptions,
-    chunks: Chunks = 1,
+    chunks: Chunks = None,
     quiet: Quiet = False,
 ) -> None:
     """Write a plan for another tool.
@@ -107,7 +107,7 @@ def export(
             timeline = simulate(what, schedule, transport)
         OF_A_RUN[target](timeline, f"{schedule.planner or 'plan'} over {transport}", output)
     else:
-        if (scenario, over, chunks) != (ScenarioOptions(), TransportOptions(), 1):
+        if (scenario, over, chunks) != (ScenarioOptions(), TransportOptions(), None):
             raise PipesimError(f"{target} holds no times: leave out the scenario and the transport")
         OF_THE_PLAN[target](schedule, output)
         if target == "torch-csv" and (left_out := _left_out(schedule)):

@@ -14,7 +14,15 @@ from typer import Option
 from milp import SOLVERS, Result
 from pipesim import analysis
 from pipesim.cli import parsing
-from pipesim.cli.options import Chunks, Json, Quiet, ScenarioOptions, parsed
+from pipesim.cli.options import (
+    Chunks,
+    Json,
+    MessageCost,
+    Quiet,
+    ScenarioOptions,
+    message_cost_ms,
+    parsed,
+)
 from pipesim.cli.output import Outputs, note, progress, show, show_json
 from pipesim.documents.plan_json import plan_json, save_plan
 from pipesim.documents.words import described, unblocked
@@ -57,7 +65,8 @@ def optimal(
     threads: Annotated[
         int | None, Option(metavar="N", help="Number of solver threads (default: all cores).")
     ] = None,
-    chunks: Chunks = 1,
+    chunks: Chunks = None,
+    message_cost: MessageCost = None,
     output: Annotated[
         Path | None, Option("--output", "-o", metavar="FILE", help="Write the plan as JSON.")
     ] = None,
@@ -70,12 +79,12 @@ def optimal(
     Meant for small pipelines: large ones take too long to solve.
     """
     outputs = Outputs({"--output": output}, scenario.scenario)
-    what = scenario.build(chunks=chunks)
+    what, cost_ms = scenario.build(chunks=chunks), message_cost_ms(message_cost)
     limit_ms = parsed("--time-limit", parsing.duration_ms, time_limit)
     with progress(quiet) as report:
         report(f"solving with {solver}")
         result = optimum(
-            what,
+            what.with_message_cost(cost_ms),
             solver=solver,
             time_limit_s=limit_ms / 1e3,
             threads=_cores() if threads is None else threads,
@@ -85,9 +94,9 @@ def optimal(
     if output and result.schedule:
         save_plan(result.schedule, output)
     if json:
-        show_json(_as_dict(result))
+        show_json(_as_dict(result) | ({"message_cost_ms": cost_ms} if cost_ms else {}))
     else:
-        _show(what, result, quiet)
+        _show(what, cost_ms, result, quiet)
     if result.interrupted:
         note("interrupted: this is what was known by then", quiet=quiet)
     if result.schedule:
@@ -107,9 +116,10 @@ def _why_infeasible(scenario: Scenario) -> str:
         zip(scenario.stages_of, scenario.activation_limit.tolist(), strict=True)
     ):
         if limit < len(stages):
+            room = counted(limit / len(stages), "activation")
             return (
-                f"no schedule fits: device {device} may hold {counted(limit, 'activation')}, and "
-                f"one micro-batch needs {len(stages)} there, one for each stage"
+                f"no schedule fits: device {device} may hold {room}, and one micro-batch needs 1 "
+                "there"
             )
     return "no schedule fits the activation limits"
 
@@ -128,8 +138,8 @@ def _as_dict(result: Result) -> dict[str, object]:
     }
 
 
-def _show(scenario: Scenario, result: Result, quiet: bool) -> None:
-    lines = [] if quiet else [described(scenario), ""]
+def _show(scenario: Scenario, cost_ms: float, result: Result, quiet: bool) -> None:
+    lines = [] if quiet else [described(scenario, cost_ms), ""]
     lines += [f"solver          {result.solver}, {plain(result.seconds, 2)} s"]
     limited = np.isfinite(scenario.activation_limit).any()
     within = " within the activation limits" if limited else ""
@@ -139,7 +149,7 @@ def _show(scenario: Scenario, result: Result, quiet: bool) -> None:
         lines += [
             f"warm-up         {numbers(warmup)}",
             f"slackness       {numbers(analysis.slackness(warmup))}",
-            f"iteration time  {milliseconds(result.objective_ms)} {unblocked(0.0)} "
+            f"iteration time  {milliseconds(result.objective_ms)} {unblocked(cost_ms)} "
             "(transport ideal)",
         ]
     lines += [f"lower bound     {milliseconds(result.bound_ms)}"]

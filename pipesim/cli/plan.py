@@ -11,13 +11,12 @@ from typer import Option
 from pipesim import analysis
 from pipesim.analysis.bounds import horizon_bound_ms
 from pipesim.cli.options import (
-    Chunks,
     EngineName,
     Json,
     MessageCost,
+    PlannerOptions,
     Quiet,
     ScenarioOptions,
-    complete_planner,
     engine_named,
     message_cost_ms,
 )
@@ -30,7 +29,7 @@ from pipesim.scenario import Scenario
 from pipesim.schedule import Op, Schedule
 from pipesim.text import milliseconds, numbers, plain
 from pipesim.timeline import Timeline
-from planners import plan as plan_with
+from pipesim.transport import Ideal
 
 __all__ = ["plan"]
 
@@ -39,15 +38,7 @@ EXAMPLES = ("pipesim plan --delay 20ms --link 0 -o plan.json",)
 
 def plan(
     scenario: ScenarioOptions,
-    planner: Annotated[
-        str | None,
-        Option(
-            metavar="NAME",
-            help="Plan with this planner, see `pipesim planners` (default pipemorph).",
-            autocompletion=complete_planner,
-        ),
-    ] = None,
-    chunks: Chunks = 1,
+    planning: PlannerOptions,
     message_cost: MessageCost = None,
     output: Annotated[
         Path | None, Option("--output", "-o", metavar="FILE", help="Write the plan as JSON.")
@@ -66,29 +57,33 @@ def plan(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Plan the order of operators on each device."""
+    """Plan the order of operators on each device.
+
+    The default planner is pipemorph.
+    """
     files = {"--csv": csv_file, "--plot": plot, "--output": output}
     outputs = Outputs(files, scenario.scenario)
     chosen = engine_named(engine)
-    what, cost_ms = scenario.build(chunks=chunks), message_cost_ms(message_cost)
+    cost_ms = message_cost_ms(message_cost)
     if pareto:
         if output:
             raise ScenarioError("--pareto makes several plans: --output is for one")
-        if planner:
-            raise ScenarioError("--pareto plans by search: leave out --planner")
+        if planning.planner or planning.group_size:
+            option = "planner" if planning.planner else "group-size"
+            raise ScenarioError(f"--pareto plans by search: leave out --{option}")
         from pipesim.cli.pareto import show_pareto
 
+        what = scenario.build(chunks=planning.chunks)
         show_pareto(what, cost_ms, chosen, csv_file, plot, json, quiet)
         outputs.written(quiet=quiet)
         return
     if csv_file or plot:
         raise ScenarioError(f"--{'csv' if csv_file else 'plot'} is for --pareto")
-    name = planner or "pipemorph"
     with progress(quiet) as report:
-        report(f"planning with {name}")
-        costly = what.with_message_cost(cost_ms)
-        schedule = plan_with(costly, name)
-        timeline = Runs(schedule, engine=chosen).timeline(costly)
+        what, schedule = planning.planned(
+            scenario, Ideal(base_ms=cost_ms), report, planner="pipemorph"
+        )
+        timeline = Runs(schedule, engine=chosen).timeline(what.with_message_cost(cost_ms))
         _check_limits(timeline, schedule)
     if output:
         save_plan(schedule, output)
@@ -108,11 +103,16 @@ def _check_limits(timeline: Timeline, schedule: Schedule) -> None:
     over = hosted - (scenario.host_limit if schedule.uses_hosts else 0)
     if (over > 0).any():
         device = int(over.argmax())
-        limit = float(scenario.activation_limit[device])
-        on_host = f" and {scenario.host_limit[device]:g} on its host" if schedule.uses_hosts else ""
+        held, limit, host = (
+            scenario.in_micro_batches(activations)[device]
+            for activations in (
+                timeline.peak_activations, scenario.activation_limit, scenario.host_limit,
+            )
+        )  # fmt: skip
+        on_host = f" and {host:g} on its host" if schedule.uses_hosts else ""
         raise ScheduleError(
             f"{schedule.planner} has no plan within the limits: it holds "
-            f"{limit + hosted[device]:g} activations on device {device}, and the limit is "
+            f"{held:g} activations on device {device}, and the limit is "
             f"{limit:g}{on_host}"
         )
 

@@ -174,9 +174,10 @@ def replay(
         if result is not None:
             replayed = Replayed(load_result(result))
         else:
+            transport = over.build()
             run = prepare(
-                *planned.build(scenario, report),
-                over.build(),
+                *planned.build(scenario, transport, report),
+                transport,
                 compute=_one_of("--compute", compute, ("sleep", "matmul", "model")),
                 device=_one_of("--device", device, ("cpu", "cuda")),
                 iterations=iterations,

@@ -23,7 +23,7 @@ from pipesim.engine import Engine, Runs
 from pipesim.errors import ScenarioError
 from pipesim.formats.chrome_trace import save_chrome_trace
 from pipesim.formats.timeline_csv import save_timeline_csv
-from pipesim.scenario import Scenario
+from pipesim.scenario import Array, Scenario
 from pipesim.schedule import Schedule
 from pipesim.text import decimals, fixed, milliseconds
 from pipesim.timeline import Timeline
@@ -59,14 +59,17 @@ def simulate(
 ) -> None:
     """Simulate a plan over a transport.
 
-    Stages and micro-batches are by default those of the plan.
+    A plan from a file says its stages, their devices and its micro-batches itself; operators take
+    10 ms per stage unless times are given. With --chunks, what is given is for whole stages, of
+    which the plan's are chunks. Of activations, 1 is what a device saves for a micro-batch in all
+    its stages.
     """
     files = {"--csv": csv_file, "--plot": plot, "--memory-plot": memory_plot, "--trace": trace}
     outputs = Outputs(files, scenario.scenario, planned.plan)
     chosen = _with_messages(engine_named(engine), {"--plot": plot, "--trace": trace})
     transport = over.build()
     with progress(quiet) as report:
-        what, schedule = planned.build(scenario, report)
+        what, schedule = planned.build(scenario, transport, report)
         report("simulating")
         timeline = Runs(schedule, transport, engine=chosen).timeline(what)
         name = f"{schedule.planner or 'plan'} over {transport}"
@@ -76,7 +79,7 @@ def simulate(
             report("drawing")
             for draw, path in ((gantt, plot), (in_flight, memory_plot)):
                 if path:
-                    save(draw({name: timeline}, title=titled(what)), path)
+                    save(draw({name: timeline}, title=titled(what, transport.base_ms)), path)
         if csv_file:
             save_timeline_csv(timeline, csv_file)
         if trace:
@@ -84,7 +87,7 @@ def simulate(
     if json:
         show_json(_as_dict(schedule, transport, timeline))
     else:
-        _show(what, name, timeline, quiet)
+        _show(what, name, transport, timeline, quiet)
     outputs.written(quiet=quiet)
 
 
@@ -103,19 +106,29 @@ def _as_dict(schedule: Schedule, transport: Transport, timeline: Timeline) -> di
         "planner": schedule.planner,
         "transport": transport.name,
         "iteration_ms": timeline.iteration_ms,
-        "lower_bound_ms": analysis.lower_bound_ms(timeline.scenario),
+        "lower_bound_ms": _bound_ms(timeline.scenario, transport),
         "bubble_fraction": timeline.bubble_fraction,
         "stage_span_ms": timeline.stage_span_ms,
         "warmup": list(warmup),
         "slackness": list(analysis.slackness(warmup)),
         "busy_ms": timeline.busy_ms.tolist(),
         "stage_spans_ms": timeline.stage_spans_ms.tolist(),
-        "peak_activations": timeline.peak_activations.tolist(),
-        "host_activations": timeline.peak_host_activations.tolist(),
+        "peak_activations": _in_micro_batches(timeline, timeline.peak_activations),
+        "host_activations": _in_micro_batches(timeline, timeline.peak_host_activations),
     }
 
 
-def _show(scenario: Scenario, name: str, timeline: Timeline, quiet: bool) -> None:
+def _bound_ms(scenario: Scenario, transport: Transport) -> float:
+    return analysis.lower_bound_ms(scenario.with_message_cost(transport.base_ms))
+
+
+def _in_micro_batches(timeline: Timeline, activations: Array) -> list[float]:
+    return list(map(float, timeline.scenario.in_micro_batches(activations)))
+
+
+def _show(
+    scenario: Scenario, name: str, transport: Transport, timeline: Timeline, quiet: bool
+) -> None:
     digits = decimals(timeline.iteration_ms)
     devices = range(scenario.devices)
 
@@ -131,17 +144,18 @@ def _show(scenario: Scenario, name: str, timeline: Timeline, quiet: bool) -> Non
         column("last end\nms", [own[-1].end_ms - timeline.start_ms for own in spans]),
         column("busy\nms", timeline.busy_ms.tolist()),
         column("idle\nms", (timeline.iteration_ms - timeline.busy_ms).tolist()),
-        counts("peak\nactivations", timeline.peak_activations.tolist()),
+        counts("peak\nactivations", _in_micro_batches(timeline, timeline.peak_activations)),
     ]
     if timeline.peak_host_activations.any():
-        columns.append(counts("of them\non host", timeline.peak_host_activations.tolist()))
+        hosted = _in_micro_batches(timeline, timeline.peak_host_activations)
+        columns.append(counts("of them\non host", hosted))
     if not quiet:
-        show(described(scenario), name, "")
+        show(described(scenario, transport.base_ms), name, "")
     show_rows(Column("device", [str(device) for device in devices], numeric=False), columns)
     show(
         "",
         f"iteration time      {milliseconds(timeline.iteration_ms)}",
         f"longest stage span  {milliseconds(timeline.stage_span_ms)}",
         f"bubble              {100 * timeline.bubble_fraction:.1f} %",
-        f"lower bound         {milliseconds(analysis.lower_bound_ms(scenario))}",
+        f"lower bound         {milliseconds(_bound_ms(scenario, transport))}",
     )

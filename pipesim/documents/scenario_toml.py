@@ -21,7 +21,8 @@ r"""Scenarios as TOML, to be read and written by people.
     [links]
     message_bytes = 8388608        # one number or [S−1]
 
-    [memory]                       # all optional; no limit where none is given
+    [memory]                       # all optional; no limit where none is given; limits count
+                                   # stages × micro-batches: several stages on a device, several
     activation_limit = [7, 7, "unlimited", "unlimited"]
     host_limit = 48
     activation_bytes = 1e9

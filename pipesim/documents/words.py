@@ -27,7 +27,7 @@ def described(scenario: Scenario, message_cost_ms: float = 0.0) -> str:
         *_messages(message_cost_ms),
     ]
     if np.isfinite(scenario.activation_limit).any():
-        limits = scenario.activation_limit
+        limits = scenario.in_micro_batches(scenario.activation_limit)
         each = limits[:1] if (limits == limits[0]).all() else limits
         parts.append("activation limit " + " ".join(f"{n:g}" for n in each))
     return (f"{scenario.name}: " if scenario.name else "") + " · ".join(parts)

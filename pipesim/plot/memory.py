@@ -24,8 +24,8 @@ HELD, HOSTED = "#77AADD", "#EE8866"
 def in_flight(timelines: Mapping[str, Timeline], *, title: str | None = None) -> Figure:
     """Draw the activations that each device holds over time, one row a device.
 
-    All rows have one scale. A dashed line is the device's limit where it has one; what is
-    held above it lives in host memory.
+    All rows have one scale, on which 1 is a micro-batch through all stages of the device. A dashed
+    line is the device's limit where it has one; what is held above it lives in host memory.
 
     Parameters, returns and errors as for :func:`.gantt.gantt`.
 
@@ -39,7 +39,7 @@ def in_flight(timelines: Mapping[str, Timeline], *, title: str | None = None) ->
     """
     figure, panels = stacked(timelines, title, [_held_patches(timelines)], row_in=0.5)
     top = max(
-        max(float(t.peak_activations.max()), float(_finite(_limits(t)).max(initial=1.0)))
+        max(_in_micro_batches(t, t.peak_activations).max(), _finite(_limits(t)).max(initial=1.0))
         for t in timelines.values()
     )
     for axes, timeline in zip(panels, timelines.values(), strict=True):
@@ -50,7 +50,7 @@ def in_flight(timelines: Mapping[str, Timeline], *, title: str | None = None) ->
 
 
 def _held_patches(timelines: Mapping[str, Timeline]) -> list[Artist]:
-    handles: list[Artist] = [Patch(facecolor=HELD, label="activations held (stage × micro-batch)")]
+    handles: list[Artist] = [Patch(facecolor=HELD, label="activations held (micro-batches)")]
     if any(_finite(_limits(t)).size for t in timelines.values()):
         handles.append(Line2D([], [], color=INK, linestyle="--", linewidth=1, label="limit"))
     if any(t.peak_host_activations.any() for t in timelines.values()):
@@ -59,7 +59,11 @@ def _held_patches(timelines: Mapping[str, Timeline]) -> list[Artist]:
 
 
 def _limits(timeline: Timeline) -> Array:
-    return np.asarray(timeline.scenario.activation_limit)
+    return _in_micro_batches(timeline, timeline.scenario.activation_limit)
+
+
+def _in_micro_batches(timeline: Timeline, activations: Array) -> Array:
+    return timeline.scenario.in_micro_batches(activations)
 
 
 def _finite(values: Array) -> Array:
@@ -69,6 +73,7 @@ def _finite(values: Array) -> Array:
 def _draw_held(axes: Axes, timeline: Timeline, device: int, limit: float, scale: float) -> None:
     """Draw one device's activations as a filled step function standing on its row."""
     times, held = timeline.in_flight(device)
+    held = held / len(timeline.scenario.stages_of[device])
     x = np.concatenate([[0.0], times - timeline.start_ms, [timeline.iteration_ms]])
     steps = np.concatenate([[0.0], held, held[-1:]])
     floor = device + 1.0

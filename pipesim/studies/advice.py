@@ -255,7 +255,9 @@ def _assumptions(comparison: Comparison, row: Row) -> str:
         most = counted(max(row.host_activations), "activation")
         several = len(devices) > 1
         assumed.append(f"host memory for {f'up to {most} per device' if several else most}")
-    if not comparison.message_cost_ms and comparison.scenario.devices > 1:
+    sizes = row.scenario.message_bytes
+    costs = np.array([row.over.transfer_ms(sizes), row.over.copy_ms(sizes)])
+    if not costs.any() and comparison.scenario.devices > 1:
         besides = " besides the delay" if comparison.scenario.slow_links else ""
         assumed.append(f"messages that take no time{besides} (--message-cost)")
     return f" Assumes {listed(assumed)}." if assumed else ""

@@ -7,98 +7,28 @@ blocking*, what its transport adds to that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pipesim import analysis
 from pipesim.engine import Engine, Runs, simulate
-from pipesim.errors import ScenarioError, SolverError
+from pipesim.errors import SolverError
 from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
+from pipesim.studies.planning import Plans, in_chunks
+from pipesim.studies.systems import System, default_systems, system
 from pipesim.timeline import Timeline
-from pipesim.transport import Delegated, Ideal, Transport, transport
-from planners import plan
+from pipesim.transport import Ideal, Transport, transport
+from planners import chunks as chunks_of
 
 if TYPE_CHECKING:
     from milp import Result
 
-__all__ = [
-    "DEFAULT_SYSTEMS",
-    "SYSTEMS",
-    "Comparison",
-    "Row",
-    "System",
-    "compare",
-    "default_systems",
-]
-
-
-@dataclass(frozen=True)
-class System:
-    """A way to train: who plans, and how messages travel."""
-
-    name: str
-    title: str
-    planner: str
-    transport: str
-    chunks: int = 1
-
-
-SYSTEMS = {
-    system.name: system
-    for system in (
-        System("1f1b", "1F1B", "1f1b", "exchange"),
-        System("interleaved-1f1b", "Interleaved 1F1B", "interleaved-1f1b", "nccl", chunks=2),
-        System("zerobubble", "ZeroBubble", "zerobubble", "nccl"),
-        System("pipemorph-cpu", "PipeMorph-CPU", "zerobubble", "delegated"),
-        System("pipemorph", "PipeMorph", "pipemorph", "delegated"),
-        System("search", "Search", "search", "delegated"),
-    )
-}
-
-DEFAULT_SYSTEMS = ("1f1b", "zerobubble", "pipemorph-cpu", "pipemorph")
-
-
-def default_systems(scenario: Scenario) -> tuple[str, ...]:
-    """Return the systems to compare on a scenario by default: those that take its placement.
-
-    :func:`compare` adds ``search`` where these fill a device.
-
-    Examples
-    --------
-    >>> default_systems(Scenario())
-    ('1f1b', 'zerobubble', 'pipemorph-cpu', 'pipemorph')
-    >>> default_systems(Scenario().interleaved(2))[0]
-    'interleaved-1f1b'
-    """
-    if scenario.is_plain:
-        return DEFAULT_SYSTEMS
-    interleaved = tuple(s % scenario.devices for s in range(scenario.stages))
-    fused = ("interleaved-1f1b",) if scenario.placement == interleaved else ()
-    return (*fused, *DEFAULT_SYSTEMS[1:])
-
-
-def system(name: str) -> System:
-    """Return the system of that name, or the pair that ``planner:transport`` names.
-
-    Raises
-    ------
-    ScenarioError
-        There is no such system.
-    """
-    planner, colon, over = name.partition(":")
-    if colon:
-        return System(name, name, planner, transport(over).name)
-    if name not in SYSTEMS:
-        raise ScenarioError(
-            f"unknown system {name!r}: one of {', '.join(SYSTEMS)}, or PLANNER:TRANSPORT"
-        )
-    return SYSTEMS[name]
+__all__ = ["MOST_SEARCHED", "Comparison", "Row", "compare"]
 
 
 @dataclass(frozen=True)
@@ -107,6 +37,10 @@ class Row:
 
     Attributes
     ----------
+    chunks : int
+        How many chunks each stage of the compared scenario is cut into.
+    scenario : Scenario
+        The compared one, so cut.
     over : Transport
         Its ``base_ms`` is what a message costs besides delays.
     iteration_ms : float
@@ -118,8 +52,9 @@ class Row:
     warmup, slackness : tuple of int
         x_i of each stage, Δ_i of each link.
     peak_activations, host_activations : tuple of float
-        Most activations held for each device at once, and most beyond its limit, in stages of
-        the scenario: where the system cuts them into v chunks, a chunk counts 1/v.
+        Most activations held for each device at once, and most beyond its limit, counted as
+        :meth:`Scenario.in_micro_batches <pipesim.scenario.Scenario.in_micro_batches>` does: 1 is
+        a micro-batch through all stages of the device.
     host_bytes : tuple of float
         The latter in bytes.
     fits : bool
@@ -135,6 +70,7 @@ class Row:
     """
 
     system: System
+    chunks: int
     scenario: Scenario = field(repr=False)
     schedule: Schedule = field(repr=False)
     over: Transport = field(repr=False)
@@ -191,6 +127,7 @@ class Row:
             "lower_bound_ms": self.lower_bound_ms,
             "plan_seconds": self.plan_seconds,
             "title": self.system.title,
+            "chunks": self.chunks,
         }
 
 
@@ -226,8 +163,10 @@ def compare(
     scenario: Scenario,
     systems: Sequence[str] | None = None,
     *,
+    chunks: int | None = None,
+    group_size: int | None = None,
     message_cost_ms: float = 0.0,
-    delegates: int | None = None,
+    transports: Sequence[Transport] = (),
     optimum_seconds: float | None = None,
     engine: Engine | None = None,
     progress: Callable[[str], None] = lambda title: None,
@@ -240,15 +179,19 @@ def compare(
         What to run, with its delays.
     systems : sequence of str
         Names out of ``SYSTEMS``, or ``planner:transport``. Default: see
-        :func:`default_systems`; where one of these leaves some device no room for one more
-        activation, so that its limit may have cost time, ``search`` is a row as well, for
-        pipelines of up to :data:`MOST_SEARCHED` operators.
+        :func:`~pipesim.studies.systems.default_systems`; where one of these leaves some device no
+        room for one more activation, so that its limit may have cost time, ``search`` is a row as
+        well, for pipelines of up to :data:`MOST_SEARCHED` operators.
+    chunks : int, optional
+        Cut each stage into so many interleaved chunks, for all planners that take some. Default:
+        as many as each planner wants, see :func:`planners.chunks`.
+    group_size : int, optional
+        See :func:`planners.plan`; for the planners that take one.
     message_cost_ms : float
         What every message between devices takes besides delays, under every transport.
         Planners that know of delays plan for it.
-    delegates : int, optional
-        Delegate processes for each neighbour and direction. Default: enough that one is
-        always free.
+    transports : sequence of Transport
+        Transports to use instead of those of the same names with default options.
     optimum_seconds : float, optional
         Add a last row, the exact optimum where nothing blocks. The healthy and the slow
         scenario are each solved for up to this time.
@@ -270,22 +213,24 @@ def compare(
     >>> {row.system.name: row.iteration_ms for row in result.rows if row.hol_ms == 0}
     {'pipemorph-cpu': 440.0, 'pipemorph': 410.0}
     """
+    ways = {over.name: over for over in transports}
+    make = _Rows(scenario, chunks, group_size, message_cost_ms, ways, engine)
+    plans = Plans()
     rows: list[Row] = []
-    plans = _Plans(message_cost_ms)
 
     def add(name: str) -> None:
         one = system(name)
         progress(one.title)
-        rows.append(_row(one, scenario, delegates, plans, engine))
+        rows.append(make.planned(one, plans))
 
-    for name in default_systems(scenario) if systems is None else systems:
+    for name in default_systems(scenario, chunks) if systems is None else systems:
         add(name)
     unasked = systems is None and 3 * scenario.stages * scenario.microbatches <= MOST_SEARCHED
-    if unasked and any(_fills_a_device(row, scenario) for row in rows):
+    if unasked and any(map(_fills_a_device, rows)):
         add("search")
     if optimum_seconds is not None:
         progress("Optimum")
-        rows.append(_optimum_row(scenario, optimum_seconds, message_cost_ms, engine))
+        rows.append(make.optimal(optimum_seconds))
     bound_ms = analysis.lower_bound_ms(scenario.with_message_cost(message_cost_ms))
     return Comparison(scenario, bound_ms, tuple(rows), message_cost_ms)
 
@@ -294,120 +239,90 @@ MOST_SEARCHED = 20_000
 """Operators of a pipeline that ``search`` is tried on unasked: some seconds."""
 
 
-def _fills_a_device(row: Row, scenario: Scenario) -> bool:
+def _fills_a_device(row: Row) -> bool:
     """Whether one more activation would not fit some device: its limit may cost time."""
-    return bool((np.array(row.peak_activations) + 1 > scenario.activation_limit).any())
+    limits = row.scenario.in_micro_batches(row.scenario.activation_limit)
+    return bool((np.array(row.peak_activations) + 1 > limits).any())
 
 
-class _Plans:
-    """Plans, for what messages cost, and how long they took to make; none is made twice."""
+@dataclass(frozen=True)
+class _Rows:
+    """How rows are made: what :func:`compare` was asked."""
 
-    def __init__(self, message_cost_ms: float, planned: Callable[..., Schedule] = plan) -> None:
-        self.message_cost_ms = message_cost_ms
-        self._planned = planned
-        self._made: dict[tuple[object, ...], tuple[Schedule, float]] = {}
+    whole: Scenario
+    chunks: int | None
+    group_size: int | None
+    message_cost_ms: float
+    transports: Mapping[str, Transport]
+    engine: Engine | None
 
-    def of(
-        self, scenario: Scenario, planner: str, over: Transport, *, healthy: bool
-    ) -> tuple[Schedule, float]:
-        """Return the plan for a scenario, or for the same on healthy links, and its seconds.
+    def over(self, name: str) -> Transport:
+        """The transport of that name, with what every message costs."""
+        over = self.transports.get(name) or transport(name)
+        return replace(over, base_ms=over.base_ms + self.message_cost_ms)
 
-        It is the same for both where the planner says that it knows of no delay, and the same
-        for all transports where it names none.
-        """
-        slow = bool(scenario.slow_links)
+    def planned(self, one: System, plans: Plans) -> Row:
+        """Plan a system and run it."""
+        takes_chunks = chunks_of(one.planner) is not None
+        scenario = in_chunks(self.whole, one.planner, self.chunks if takes_chunks else None)
+        healthy = scenario.without_delay()
+        over = self.over(one.transport)
+        unblocked = Ideal(base_ms=over.base_ms)
+        size = self.group_size if plans.takes_group_size(one.planner) else None
+        schedule, plan_seconds = plans.of(
+            scenario, one.planner, over, group_size=size, healthy=False
+        )
+        before, _ = plans.of(scenario, one.planner, over, group_size=size, healthy=True)
+        runs = Runs(schedule, over, engine=self.engine)
+        ideal = Runs(schedule, unblocked, engine=self.engine)
+        if before is schedule:
+            runs_before, ideal_before = runs, ideal
+        else:
+            runs_before = Runs(before, over, engine=self.engine)
+            ideal_before = Runs(before, unblocked, engine=self.engine)
+        timeline = runs.timeline(scenario)
+        ideal_ms = ideal.makespan_ms(scenario)
+        hosted = timeline.peak_host_activations
+        return Row(
+            system=one,
+            chunks=scenario.stages // self.whole.stages,
+            scenario=scenario,
+            schedule=schedule,
+            over=over,
+            iteration_ms=timeline.iteration_ms,
+            no_delay_ms=runs_before.makespan_ms(healthy),
+            dependency_ms=ideal_ms - ideal_before.makespan_ms(healthy),
+            hol_ms=timeline.iteration_ms - ideal_ms,
+            bubble_fraction=timeline.bubble_fraction,
+            stage_span_ms=timeline.stage_span_ms,
+            warmup=(warmup := analysis.warmup(schedule)),
+            slackness=analysis.slackness(warmup),
+            peak_activations=tuple(scenario.in_micro_batches(timeline.peak_activations).tolist()),
+            host_activations=tuple(scenario.in_micro_batches(hosted).tolist()),
+            host_bytes=tuple(timeline.peak_host_bytes.tolist()),
+            fits=not hosted.any()
+            or (schedule.uses_hosts and bool((hosted <= scenario.host_limit).all())),
+            plan_seconds=plan_seconds,
+            lower_bound_ms=analysis.lower_bound_ms(scenario.with_message_cost(over.base_ms)),
+        )
 
-        def made(slow: bool) -> tuple[Schedule, float] | None:
-            keys = ((planner, scenario.placement, slow, way) for way in (None, over))
-            return next((self._made[key] for key in keys if key in self._made), None)
+    def optimal(self, seconds: float) -> Row:
+        """Solve for the optimum where nothing blocks."""
+        from pipesim.studies.optimum import optimum  # and with it a solver
 
-        if (kept := made(slow)) and kept[0].assumed.blind_to_delays:
-            return kept
-        slow = slow and not healthy
-        if kept := made(slow):
-            return kept
-        started = perf_counter()
-        delays = scenario.without_delay() if healthy else scenario
-        schedule = self._planned(delays.with_message_cost(self.message_cost_ms), planner, over=over)
-        result = schedule, perf_counter() - started
-        known = over if schedule.assumed.transport else None
-        self._made[planner, scenario.placement, slow, known] = result
-        return result
+        found: list[Result] = []
 
+        def solved(what: Scenario, name: str, *, over: Transport) -> Schedule:
+            result = optimum(what, time_limit_s=seconds)
+            if result.interrupted:
+                raise KeyboardInterrupt
+            if result.schedule is None:
+                raise SolverError(f"no schedule was found in {seconds:g} s: {result.status}")
+            found.append(result)
+            return result.schedule
 
-def _planned_over(over: Transport) -> Transport:
-    """What a plan for a transport has to know of it, besides what every message costs.
-
-    Delegates that are always free block nothing.
-    """
-    free = replace(over, base_ms=0.0)
-    return Ideal() if free == Delegated() else free
-
-
-def _optimum_row(
-    scenario: Scenario, seconds: float, message_cost_ms: float, engine: Engine | None
-) -> Row:
-    from pipesim.studies.optimum import optimum  # and with it a solver
-
-    found: list[Result] = []
-
-    def solved(what: Scenario, name: str, *, over: Transport) -> Schedule:
-        result = optimum(what, time_limit_s=seconds)
-        if result.interrupted:
-            raise KeyboardInterrupt
-        if result.schedule is None:
-            raise SolverError(f"no schedule was found in {seconds:g} s: {result.status}")
-        found.append(result)
-        return result.schedule
-
-    system = System("optimum", "Optimum", "milp", "ideal")
-    row = _row(system, scenario, None, _Plans(message_cost_ms, solved), engine)
-    if any(result.status != "optimal" for result in found):
-        row = replace(row, system=replace(system, title="Best found"))
-    return replace(row, lower_bound_ms=max(row.lower_bound_ms, found[0].bound_ms))
-
-
-def _row(
-    one: System, whole: Scenario, delegates: int | None, plans: _Plans, engine: Engine | None
-) -> Row:
-    cut = one.chunks if whole.is_plain else 1
-    scenario = whole.interleaved(cut) if cut > 1 else whole
-    healthy = scenario.without_delay()
-    cost = plans.message_cost_ms
-    over: Transport = replace(transport(one.transport), base_ms=cost)
-    if isinstance(over, Delegated):
-        over = replace(over, delegates=delegates)
-    unblocked = Ideal(base_ms=cost)
-    plan_over = _planned_over(over)
-    schedule, plan_seconds = plans.of(scenario, one.planner, plan_over, healthy=False)
-    before, _ = plans.of(scenario, one.planner, plan_over, healthy=True)
-    runs, ideal = Runs(schedule, over, engine=engine), Runs(schedule, unblocked, engine=engine)
-    if before is schedule:
-        runs_before, ideal_before = runs, ideal
-    else:
-        runs_before = Runs(before, over, engine=engine)
-        ideal_before = Runs(before, unblocked, engine=engine)
-    timeline = runs.timeline(scenario)
-    ideal_ms = ideal.makespan_ms(scenario)
-    hosted = timeline.peak_host_activations
-    return Row(
-        system=one,
-        scenario=scenario,
-        schedule=schedule,
-        over=over,
-        iteration_ms=timeline.iteration_ms,
-        no_delay_ms=runs_before.makespan_ms(healthy),
-        dependency_ms=ideal_ms - ideal_before.makespan_ms(healthy),
-        hol_ms=timeline.iteration_ms - ideal_ms,
-        bubble_fraction=timeline.bubble_fraction,
-        stage_span_ms=timeline.stage_span_ms,
-        warmup=(warmup := analysis.warmup(schedule)),
-        slackness=analysis.slackness(warmup),
-        peak_activations=tuple((timeline.peak_activations / cut).tolist()),
-        host_activations=tuple((hosted / cut).tolist()),
-        host_bytes=tuple(timeline.peak_host_bytes.tolist()),
-        fits=not hosted.any()
-        or (schedule.uses_hosts and bool((hosted <= scenario.host_limit).all())),
-        plan_seconds=plan_seconds,
-        lower_bound_ms=analysis.lower_bound_ms(scenario.with_message_cost(cost)),
-    )
+        system = System("optimum", "Optimum", "milp", "ideal")
+        row = self.planned(system, Plans(solved))
+        if any(result.status != "optimal" for result in found):
+            row = replace(row, system=replace(system, title="Best found"))
+        return replace(row, lower_bound_ms=max(row.lower_bound_ms, found[0].bound_ms))

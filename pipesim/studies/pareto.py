@@ -31,7 +31,8 @@ class Point:
     iteration_ms : float
         Where nothing blocks (transport ideal) and messages take what was given.
     peak : float
-        Most activations that any device holds at once, its host's part included.
+        Most activations that any device holds at once, its host's part included. 1 is a
+        micro-batch through all stages of the device, here and below.
     host : float
         Most of them beyond a device's own limit: what has to go to host memory.
     warmup : tuple of int
@@ -89,28 +90,29 @@ def pareto(
     (True, True)
     """
     scenario = scenario.with_message_cost(message_cost_ms)
-    least = max(len(stages) for stages in scenario.stages_of)
+    each = np.array(list(map(len, scenario.stages_of)))
+    least = int(each.max())
     most = least * scenario.microbatches
     bound_ms = analysis.lower_bound_ms(scenario) * (1 + _SAME)
     points: list[Point] = []
     for limit in range(least, most + 1):
-        progress(f"planning for {limit} activations")
-        capped = scenario.replaced(activation_limit=float(limit))
+        progress(f"planning for {limit / least:g} activations")
+        capped = scenario.replaced(activation_limit=limit / least * each)
         point = _point(scenario, search(capped, moves=moves), engine)
         if not points or point.iteration_ms < points[-1].iteration_ms * (1 - _SAME):
             points.append(point)
-        if point.iteration_ms <= bound_ms or point.peak < limit - 1:
+        if point.iteration_ms <= bound_ms or point.peak * least < limit - 1:
             break  # nothing faster is left, or more room is not used
     return points
 
 
 def _point(scenario: Scenario, schedule: Schedule, engine: Engine | None) -> Point:
     timeline = Runs(schedule, engine=engine).timeline(scenario)
-    peaks = timeline.peak_activations
+    peaks = scenario.in_micro_batches(timeline.peak_activations)
     return Point(
         iteration_ms=timeline.iteration_ms,
         peak=float(peaks.max()),
-        host=float(np.max(timeline.peak_host_activations)),
+        host=float(scenario.in_micro_batches(timeline.peak_host_activations).max()),
         warmup=analysis.warmup(schedule),
         peak_activations=tuple(peaks.tolist()),
         schedule=schedule,

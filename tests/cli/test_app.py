@@ -34,6 +34,13 @@ def test_examples_stand_in_the_help() -> None:
     assert "pipesim import profiler rank0.json.gz rank1.json.gz -o scenario.toml" in done.stdout
 
 
+def test_the_help_speaks_of_files_not_of_types() -> None:
+    for words in (["explain"], ["import", "megatron"], ["import", "profiler"]):
+        text = CliRunner().invoke(app, [*words, "--help"]).stdout
+        assert "list[" not in text
+        assert "<path>" in text
+
+
 def test_a_new_file_is_a_new_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "say_hello_once.py").write_text(
         "EXAMPLES = ('pipesim say_hello_once',)\n"

@@ -27,7 +27,6 @@ KINDS = ("timeline", "production", "megatron", "profiler")
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Work in a folder with one good input of each kind."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("COLUMNS", raising=False)
     shutil.copy(SAMPLE, "trace.parquet")
     Path("train.log").write_text(ALL)
     for number, ops in enumerate((RANK0, RANK1)):

@@ -17,7 +17,6 @@ SLOW = Run((10.0,) * 4, (20.0,) * 4, 12, copies=2, slow_copy=2.0, start_up=3.0)
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("COLUMNS", raising=False)
     Path("train.log").write_text(text(of_all_ranks, SLOW))
 
 

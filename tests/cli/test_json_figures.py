@@ -99,7 +99,7 @@ def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
         return EntryPoints([EntryPoint("slow", f"{__name__}:slow_planner", group)])
 
     monkeypatch.setattr(registry, "entry_points", found)
-    monkeypatch.setattr("pipesim.studies.comparison.perf_counter", Clock())
+    monkeypatch.setattr("pipesim.studies.planning.perf_counter", Clock())
 
 
 SLOW = ("compare", "--systems", "slow:ideal", "--delay", "5ms", "--link", "0")

@@ -79,7 +79,7 @@ def test_refused_before_a_process_starts(
 
 def test_the_help_offers_what_replay_has() -> None:
     words = " ".join(CliRunner().invoke(app, ["replay", "--help"]).stdout.split())
-    assert "How messages travel: nccl, exchange, delegated. --base" in words
+    assert "How messages travel: nccl, exchange, delegated. --message-cost, --base" in words
     assert "--compute-slowdown" not in words
 
 

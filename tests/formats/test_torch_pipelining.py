@@ -30,10 +30,10 @@ pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch"
 PLAIN = Scenario(stages=RANKS, microbatches=7, latency_ms=[20.0, 0.0, 0.0])
 
 
-def looped(kind: str) -> Scenario:
+def looped(kind: str, microbatches: int = 2 * RANKS) -> Scenario:
     return Scenario(
         stages=2 * RANKS,
-        microbatches=2 * RANKS,
+        microbatches=microbatches,
         placement=Scenario.place(kind, RANKS, 2),  # type: ignore[arg-type]
     )
 
@@ -43,6 +43,7 @@ PLANS = {
     "zerobubble": PLAIN,
     "pipemorph": PLAIN,
     "interleaved-1f1b": looped("interleaved"),
+    "odd interleaved-1f1b": looped("interleaved", 6),
     "interleaved zerobubble": looped("interleaved"),
     "v zerobubble": looped("v"),
     "v pipemorph": looped("v"),

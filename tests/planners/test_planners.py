@@ -58,14 +58,14 @@ def test_interleaved_1f1b_is_megatrons_order() -> None:
         ("zb-h1", EXAMPLE.interleaved(2), "zb-h1 needs one stage on each device"),
         (
             "interleaved-1f1b",
-            Scenario(microbatches=6).interleaved(2),
-            "needs a multiple of 4 micro-batches",
+            Scenario(microbatches=9).interleaved(2),
+            "needs 2 groups of equally many micro-batches",
         ),
         ("nobody", EXAMPLE, "unknown planner 'nobody': one of gpipe"),
         (
             "zerobubble",
             EXAMPLE.interleaved(2).replaced(activation_limit=1),
-            "device 0 may hold 1 activations; one micro-batch needs 2 there",
+            "device 0 may hold 0.5 activations; one micro-batch needs 1 there",
         ),
         ("zerobubble", Scenario(activation_limit=0.5), "device 0 may hold 0.5 activations"),
     ],

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from pipesim.scenario import Scenario
 from pipesim.studies.advice import advice
-from pipesim.studies.comparison import DEFAULT_SYSTEMS, compare
+from pipesim.studies.comparison import compare
+from pipesim.studies.systems import DEFAULT_SYSTEMS
 
 
 def advised_text(scenario: Scenario, systems: Sequence[str] = DEFAULT_SYSTEMS) -> str:

@@ -12,7 +12,8 @@ from pipesim import Scenario, compare
 from pipesim.errors import ScheduleError
 from pipesim.schedule import Assumptions
 from pipesim.studies.advice import NEGLIGIBLE, WORTH_HOST_MEMORY, advice, advised
-from pipesim.studies.comparison import SYSTEMS, Comparison, Row
+from pipesim.studies.comparison import Comparison, Row
+from pipesim.studies.systems import SYSTEMS
 from tests.strategies import examples, scenarios
 
 SLOW = Scenario(microbatches=1).with_delay(20, links=[0])

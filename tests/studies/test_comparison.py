@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from milp import Result
 from pipesim import Scenario, compare
 from pipesim.errors import ScenarioError, ScheduleError
-from pipesim.studies.comparison import DEFAULT_SYSTEMS, SYSTEMS
 from pipesim.studies.optimum import best_within_limits
+from pipesim.studies.systems import DEFAULT_SYSTEMS, SYSTEMS
+from pipesim.transport import Delegated
 from tests.processes import PATIENCE_S
 from tests.strategies import examples, scenarios
 
@@ -66,7 +67,8 @@ def test_re_planning_is_never_slower_over_the_same_transport(
     """Planners see what a message costs as part of its delay, which is exact where none blocks."""
     blocks = ":" in name or delegates is not None
     names = (name, REPLANNED[name])
-    result = compare(scenario, names, delegates=delegates, message_cost_ms=0.0 if blocks else cost)
+    over = [Delegated(delegates=delegates)]
+    result = compare(scenario, names, transports=over, message_cost_ms=0.0 if blocks else cost)
     assert result[names[0]].iteration_ms <= result[names[1]].iteration_ms * (1 + 1e-9)
 
 
@@ -140,7 +142,9 @@ def test_any_planner_over_any_transport_is_a_system() -> None:
 
 def test_fewer_delegates_than_messages_in_flight_make_a_queue() -> None:
     slow = EXAMPLE.with_delay(60, [0])
-    one, many = (compare(slow, ["pipemorph"], delegates=k).rows[0] for k in (1, None))
+    one, many = (
+        compare(slow, ["pipemorph"], transports=[Delegated(delegates=k)]).rows[0] for k in (1, None)
+    )
     assert one.iteration_ms > many.iteration_ms
 
 

@@ -59,7 +59,8 @@ def _peaks(schedule: Schedule) -> list[float]:
     scenario = Scenario(
         stages=schedule.stages, microbatches=schedule.microbatches, placement=schedule.placement
     )
-    return [float(peak) for peak in Runs(schedule).timeline(scenario).peak_activations]
+    peaks = Runs(schedule).timeline(scenario).peak_activations
+    return [float(peak) for peak in scenario.in_micro_batches(peaks)]
 
 
 def _hangs(schedule: Schedule) -> list[str]:

@@ -1,0 +1,40 @@
+"""Options that several commands share, and what they build: scenarios, plans, transports."""
+
+from pipesim.cli.options.plan import (
+    Chunks,
+    GroupSize,
+    PlannerOptions,
+    PlanOptions,
+    complete_planner,
+)
+from pipesim.cli.options.scenario import ScenarioOptions
+from pipesim.cli.options.shared import (
+    EngineName,
+    Json,
+    MessageCost,
+    Quiet,
+    engine_named,
+    message_cost_ms,
+    one_starting,
+    parsed,
+)
+from pipesim.cli.options.transport import MessageOptions, TransportOptions
+
+__all__ = [
+    "Chunks",
+    "EngineName",
+    "GroupSize",
+    "Json",
+    "MessageCost",
+    "MessageOptions",
+    "PlanOptions",
+    "PlannerOptions",
+    "Quiet",
+    "ScenarioOptions",
+    "TransportOptions",
+    "complete_planner",
+    "engine_named",
+    "message_cost_ms",
+    "one_starting",
+    "parsed",
+]
