@@ -35,7 +35,8 @@ def levels(times: ArrayLike, *, smallest: int = 3) -> NDArray[np.int_]:
     times : array-like, shape [n]
         Times above 0, in any order.
     smallest : int
-        How few samples make a level; fewer are outliers of the next one.
+        How few samples make a level; fewer are outliers of the next one. Of few samples, half
+        do: the median of two and two is the time of none.
 
     Returns
     -------
@@ -47,8 +48,11 @@ def levels(times: ArrayLike, *, smallest: int = 3) -> NDArray[np.int_]:
     [0, 0, 1, 0, 1, 1, 0]
     >>> levels([90, 180], smallest=1).tolist(), levels([430, 431, 428, 950]).tolist()
     ([0, 1], [0, 0, 0, 0])
+    >>> levels([430, 950, 428, 951]).tolist()
+    [0, 1, 0, 1]
     """
     values = np.log(np.asarray(times, dtype=float))
+    smallest = min(smallest, max(len(values) // 2, 1))
     ascending = np.argsort(values, kind="stable")
     result = np.empty(len(values), dtype=np.int_)
     for level, part in enumerate(_parts(values[ascending], smallest)):

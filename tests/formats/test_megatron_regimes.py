@@ -151,6 +151,14 @@ def test_delayed_iterations_are_not_pooled_with_healthy_ones(path: Path) -> None
     assert any("median is the time of none of them" in note for note in both.notes)
 
 
+@pytest.mark.parametrize("times", [(430, 620), (620, 430, 431), (430, 620, 431, 621)])
+def test_few_iterations_are_not_pooled_either(path: Path, times: tuple[int, ...]) -> None:
+    content = "".join(iteration(1 + i, float(ms)) for i, ms in enumerate(times))
+    measured = made(path, content, microbatches=12)
+    assert max(measured.iteration_ms) <= 431
+    assert any("2 levels of time" in note for note in measured.notes)
+
+
 def test_noise_is_one_level(path: Path) -> None:
     content = "".join(iteration(1 + i, 430.0 + 7 * (i % 5)) for i in range(20))
     measured = made(path, content, microbatches=12)

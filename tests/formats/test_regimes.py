@@ -41,5 +41,12 @@ def test_levels_are_ordered_and_large_enough(times: list[float], smallest: int) 
     found = levels(times, smallest=smallest)
     ascending = found[np.argsort(times, kind="stable")]
     assert (np.diff(ascending) >= 0).all()
-    if len(times) >= smallest:
+    if len(times) >= 2 * smallest:
         assert (np.bincount(found) >= smallest).all()
+
+
+@given(st.integers(1, 9), st.integers(1, 9), st.floats(1.15, 9))
+def test_no_median_lies_between_two_levels(fast: int, slow: int, factor: float) -> None:
+    times = np.array([100.0] * fast + [100 * factor] * slow)
+    for part in range(int((found := levels(times)).max()) + 1):
+        assert np.median(times[found == part]) in (100, 100 * factor)
