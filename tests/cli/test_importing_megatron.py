@@ -45,6 +45,12 @@ def test_what_is_not_used_is_listed() -> None:
     assert "  rank 6" in lines
 
 
+def test_places_that_hold_a_comma_are_told_apart() -> None:
+    output = " ".join(imported("train.log").stdout.split())
+    assert "about times or shape (train.log, line 2; train.log, line 5; " in output
+    assert "(rank 0, rank 2, rank 4, rank 6)" in output
+
+
 def test_a_log_of_virtual_stages_simulates_as_it_says() -> None:
     result = imported(str(DATA / "cases" / "virtual-stages.log"))
     assert "which interleaved 1F1B over ideal gives back as 285 ms" in result.stdout

@@ -117,12 +117,13 @@ def show_tallies(tallies: Sequence[Tally], explain_drops: bool, files: Sequence[
 
 def _few(places: Sequence[str]) -> str:
     """As many places as fit on a line, at least one."""
+    comma = "; " if any(", " in place for place in places) else ", "
     shown = list(places[:1])
     for place in places[1:]:
-        if len(", ".join([*shown, place])) > _FEW:
-            return ", ".join([*shown, "…"])
+        if len(comma.join([*shown, place])) > _FEW:
+            return comma.join([*shown, "…"])
         shown.append(place)
-    return ", ".join(shown)
+    return comma.join(shown)
 
 
 def _checked(check: ImportCheck | None) -> str:
