@@ -53,9 +53,12 @@ def test_extremes_of_timers(path: Path) -> None:
     measured = made(path, MINMAX)
     assert measured.scenario.forward_ms[:, 0].tolist() == [12, 12]
     assert measured.scenario.fused_backward_ms[:, 0].tolist() == [22, 22]
-    assert any("guessed to be the longest" in note for note in measured.notes)
+    assert any("the shortest take 29.83 ms of 34 ms" in note for note in measured.notes)
     longest = re.sub(r"\([0-9.]+, ([0-9.]+)\)", r"\1", MINMAX).replace("(min, max)", "max")
-    assert made(path, longest).scenario == measured.scenario
+    alone = made(path, longest)
+    assert alone.scenario == measured.scenario
+    assert any("guessed to be the longest" in note for note in alone.notes)
+    assert not any("shortest" in note for note in alone.notes)
 
 
 def test_iteration_times_alone(path: Path) -> None:

@@ -96,12 +96,16 @@ def _of_extremes(chosen: Chosen, layout: Layout, microbatches: int) -> Operators
     )
     shortest = _samples(timed, "Megatron-LM", lambda one: one[0])
     low_ms, high_ms = (float(np.median(ms["F"] + ms["BW"])) for ms in (shortest, longest))
+    others = (  # of "max time across ranks" alone, the shortest is not known
+        f"F and BW of the shortest take {milliseconds(low_ms / microbatches)} of "
+        f"{milliseconds(high_ms / microbatches)}, "
+        if low_ms < high_ms
+        else ""
+    )
     note = (
         "timers are extremes over the ranks: F and BW of every stage are guessed to be the "
         f"longest, over {len(timed)} of {counted(len(chosen), 'iteration')}, divided by "
-        f"{divided(layout, microbatches)}; F and BW of the shortest take "
-        f"{milliseconds(low_ms / microbatches)} of {milliseconds(high_ms / microbatches)}, "
-        "--timing-log-option all tells them apart"
+        f"{divided(layout, microbatches)}; {others}--timing-log-option all tells them apart"
     )
     return Operators(times, (note, *times.notes))
 
