@@ -196,6 +196,8 @@ def test_the_summary_names_the_layout(path: Path) -> None:
             [2, 3, 3, 2],
         ),
         (["pipeline_model_parallel_layout Et|(tt|)*2t*3L"], [1, 2, 2, 3]),
+        (["num_layer_list 1,2,2,3"], [1, 2, 2, 3]),
+        (["decoder_pipeline_manual_split_list [1, 2, 2, 3]"], [1, 2, 2, 3]),
     ],
 )
 def test_guesses_are_in_proportion_to_the_layers(
@@ -217,7 +219,9 @@ def test_guesses_are_in_proportion_to_the_layers(
         (["num_layers 16", "num_layers_per_virtual_pipeline_stage 1"], 4),
         (["virtual_pipeline_model_parallel_size 3"], 3),
         (["virtual_pipeline_model_parallel_size None"], 1),
+        (["num_virtual_stages_per_pipeline_rank 2"], 2),
         (["pipeline_model_parallel_layout (t|)*7t"], 2),
+        (["num_layer_list 2,2,2,2,2,2,2,2"], 2),
     ],
 )
 def test_chunks(path: Path, arguments: list[str], chunks: int) -> None:
@@ -247,12 +251,30 @@ def test_chunks(path: Path, arguments: list[str], chunks: int) -> None:
             ["virtual_pipeline_model_parallel_size 2", "pipeline_model_parallel_layout t|t|t|t"],
             ":2: has a layout of 4 virtual stages, 1 on each of 4, but line 1 says 2",
         ),
+        (["num_layer_list 3,4,x"], ":1: has a list of layers, '3,4,x', that is none of 4 stages"),
+        (["num_layer_list 3,4,3"], ":1: has a list of layers, '3,4,3', that is none of 4 stages"),
     ],
 )
 def test_layers_that_cannot_be(path: Path, arguments: list[str], says: str) -> None:
     with pytest.raises(FormatError) as error:
         told(path, *arguments)
     assert str(error.value).startswith(f"{path}{says}")
+
+
+def test_an_embedding_on_a_stage_of_its_own(path: Path) -> None:
+    measured = told(path, "num_layers 12", "standalone_embedding_stage True")
+    assert measured.scenario.forward_ms[:, 0] == pytest.approx([0, 10, 10, 10], rel=0.1)
+    assert any(note.endswith("layers of each stage: 0, 4, 4, 4") for note in measured.notes)
+
+
+def test_an_order_that_is_not_known_is_named(path: Path) -> None:
+    v_shape = ("enable_zero_bubble True", "zero_bubble_v_schedule True", "enable_1f1b_v False")
+    notes = told(path, *v_shape).notes
+    says = "enable_zero_bubble is True, by line 1 and zero_bubble_v_schedule is True, by line 2"
+    assert any(note.startswith(f"{path}: {says}: that order is not known") for note in notes)
+    assert any("dualpipev, by" in n for n in told(path, "schedules_method dualpipev").notes)
+    usual = told(path, "pp_algorithm 1f1b", "schedules_method None", "enable_zero_bubble False")
+    assert not any("order" in note for note in usual.notes)
 
 
 def test_layers_share_out_what_one_rank_measured(path: Path) -> None:

@@ -225,6 +225,7 @@ ARGUMENTS = {
     "data_parallel_size": "data-parallel ranks",
     "expert_model_parallel_size": "expert-parallel ranks",
     "virtual_pipeline_model_parallel_size": "chunks",
+    "num_virtual_stages_per_pipeline_rank": "chunks",
     "num_layers_per_virtual_pipeline_stage": "layers of a chunk",
     "microbatch_group_size_per_vp_stage": "micro-batches of a group",
     "num_layers": "layers",
@@ -237,7 +238,16 @@ ARGUMENTS = {
     "use_tp_pp_dp_mapping": "pipeline before data",
     "account_for_embedding_in_pipeline_split": "embedding as a layer",
     "account_for_loss_in_pipeline_split": "loss as a layer",
+    "standalone_embedding_stage": "embedding on a stage of its own",
     "pipeline_model_parallel_layout": "layout",
+    # of Huawei's and AMD's forks
+    "num_layer_list": "layers by stage",
+    "decoder_pipeline_manual_split_list": "layers by device",
+    "schedules_method": "order by schedules_method",
+    "pp_algorithm": "order by pp_algorithm",
+    "enable_zero_bubble": "order by enable_zero_bubble",
+    "zero_bubble_v_schedule": "order by zero_bubble_v_schedule",
+    "enable_1f1b_v": "order by enable_1f1b_v",
     # as GPT-NeoX calls them
     "pipe_parallel_size": "stages",
     "model_parallel_size": "tensor-parallel ranks",
@@ -247,6 +257,10 @@ ARGUMENTS = {
 }
 """Arguments as they are printed, ``  world_size ........ 8``, by NeMo ``world_size: 8``, and what
 they tell."""
+
+_WORDS = re.compile("layout|layers by .*|order by .*")
+"""Which of them are no number."""
+_UNSET = ("None", "null", "False", "false", "0", "[]")
 
 _DUMPED = re.compile(r"(?<![\w-])([a-z][a-z0-9_]*) \.+ (\S(?:.{0,998}\S)?)\s*$")
 _YAML = re.compile(r"(?:^|\s)([a-z][a-z0-9_]*):[ \t]+(\S{1,40})\s*$")
@@ -294,8 +308,8 @@ def arguments(line: str, *, nemo: bool) -> Iterator[tuple[str, int | str, bool]]
     written = _DUMPED.search(line) if " ." in line else _YAML.search(line) if nemo else None
     if written and (what := ARGUMENTS.get(written[1])):
         text = _ORIGIN.sub("", written[2])
-        if what == "layout":
-            if text not in ("None", "null"):
+        if _WORDS.fullmatch(what):
+            if text not in _UNSET:
                 yield what, text, False
         elif text in _FLAGS:
             yield what, _FLAGS[text], False

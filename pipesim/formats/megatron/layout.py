@@ -15,11 +15,12 @@ from dataclasses import dataclass, replace
 
 from pipesim.errors import FormatError
 from pipesim.formats.megatron.record import Told
-from pipesim.text import counted, plain
+from pipesim.text import counted, listed, plain
 
 __all__ = ["Layout"]
 
 _MOST_STAGES = 100_000
+_OF_1F1B = ("1f1b", "1f1b-interleaved")
 _REPEATED = re.compile(r"(?:\(([^()]*)\)|([A-Za-z]))\*([0-9]{1,3})")
 
 
@@ -84,7 +85,7 @@ class Layout:
                 sharing = ranks // product
         stage_first = bool(told.get("pipeline before data"))
         found = cls(devices, chunks, sharing, copies, stage_first, layers)
-        notes = _notes(found, told, file, contradiction)
+        notes = _notes(found, told, file, contradiction) + _orders(shape, file)
         return replace(found, notes=tuple(notes))
 
     @property
@@ -149,11 +150,28 @@ def _notes(layout: Layout, told: Mapping[str, int], file: str, contradiction: st
     return notes
 
 
+def _orders(shape: Mapping[str, Told], file: str) -> list[str]:
+    """Say so where a run was told to use an order that is not known here."""
+    orders = [
+        f"{what.removeprefix('order by ')} is {order.text}, by line {order.line}"
+        for what, order in shape.items()
+        if what.startswith("order by ") and order.text not in _OF_1F1B
+    ]
+    if not orders:
+        return []
+    return [
+        f"{file}: {listed(orders)}: that order is not known here; 1F1B, or its interleaved form, "
+        "stands for it in what is guessed and in the check"
+    ]
+
+
 def _layers(shape: Mapping[str, Told], devices: int, file: str) -> tuple[tuple[float, ...], int]:
     """Return the layers of each virtual stage, none where they are equal, and the chunks."""
     told = {what: one.value for what, one in shape.items()}
     if "layout" in shape:
         return _drawn(shape, devices, file)
+    if lists := [what for what in ("layers by stage", "layers by device") if what in shape]:
+        return _counted(shape, lists[0], devices, file)
     total = told.get("layers")
     embedding, loss = told.get("embedding as a layer", 0), told.get("loss as a layer", 0)
     chunks = told.get("chunks", 1)
@@ -173,6 +191,8 @@ def _layers(shape: Mapping[str, Told], devices: int, file: str) -> tuple[tuple[f
     if stages > _MOST_STAGES:
         return (), chunks
     ends = {0: told.get("layers of the first stage"), -1: told.get("layers of the last stage")}
+    if told.get("embedding on a stage of its own"):
+        ends[0] = 0
     given = {end: count for end, count in ends.items() if count is not None}
     if given and devices > 1:
         rest = devices - len(given)
@@ -206,29 +226,65 @@ def _drawn(shape: Mapping[str, Told], devices: int, file: str) -> tuple[tuple[fl
     >>> _drawn({"layout": Told(0, 1, "Et*3|(tt|)*2,tL")}, 2, "f")
     ((3.0, 2.0, 2.0, 1.0), 2)
     """
-    _, line, text = shape["layout"]
-    drawn = text.strip("'\"").replace(",", "").replace(" ", "")
+    drawn = shape["layout"].text.strip("'\"").replace(",", "").replace(" ", "")
     while len(drawn) <= _MOST_STAGES and (again := _REPEATED.search(drawn)):
         part = (again[1] if again[1] is not None else again[2]) * int(again[3])
         drawn = drawn[: again.start()] + part + drawn[again.end() :]
     stages = drawn.split("|")
-    if (
-        re.fullmatch(r"[EtmL|]{1,100000}", drawn) is None
-        or len(stages) % devices
-        or "t" not in drawn
-    ):
+    known = re.fullmatch(r"[EtmL|]{1,100000}", drawn) is not None
+    layers = [float(stage.count("t") + stage.count("m")) for stage in stages] if known else []
+    return _of_stages(layers, shape, "layout", devices, file)
+
+
+def _counted(
+    shape: Mapping[str, Told], what: str, devices: int, file: str
+) -> tuple[tuple[float, ...], int]:
+    """Read a list with the layers of each virtual stage, in model order or device by device.
+
+    Examples
+    --------
+    >>> _counted({"layers by stage": Told(0, 1, "3,2,2,1")}, "layers by stage", 2, "f")
+    ((3.0, 2.0, 2.0, 1.0), 2)
+    >>> _counted({"layers by device": Told(0, 1, "[3, 2, 2, 1]")}, "layers by device", 2, "f")
+    ((3.0, 2.0, 2.0, 1.0), 2)
+    >>> _counted({"layers by device": Told(0, 1, "[3, 2, 1, 1]")}, "layers by device", 2, "f")
+    ((3.0, 1.0, 2.0, 1.0), 2)
+    """
+    numbers = shape[what].text.strip("'\"[]").split(",")
+    known = len(numbers) <= _MOST_STAGES and all(
+        re.fullmatch(" ?[0-9]{1,6}", number) for number in numbers
+    )
+    layers = [float(number) for number in numbers] if known else []
+    if what == "layers by device":
+        chunks = len(layers) // devices
+        layers = [layers[at] for chunk in range(chunks) for at in range(chunk, len(layers), chunks)]
+    return _of_stages(layers, shape, what, devices, file)
+
+
+def _of_stages(
+    layers: list[float], shape: Mapping[str, Told], what: str, devices: int, file: str
+) -> tuple[tuple[float, ...], int]:
+    """Check the layers of virtual stages that an argument tells, none where it is not understood.
+
+    Raises
+    ------
+    FormatError
+        They are not those of these devices.
+    """
+    _, line, text = shape[what]
+    noun = "a layout" if what == "layout" else "a list of layers"
+    chunks, rest = divmod(len(layers), devices)
+    if rest or not any(layers):
         raise FormatError(
-            f"has a layout, {text[:40]!r}, that is none of {counted(devices, 'stage')}",
+            f"has {noun}, {text[:40]!r}, that is none of {counted(devices, 'stage')}",
             file=file,
             line=line,
         )
-    layers = tuple(float(stage.count("t") + stage.count("m")) for stage in stages)
-    chunks = len(stages) // devices
     if "chunks" in shape and shape["chunks"].value != chunks:
         raise FormatError(
-            f"has a layout of {len(stages)} virtual stages, {chunks} on each of {devices}, but "
-            f"line {shape['chunks'].line} says {shape['chunks'].value}",
+            f"has {noun} of {len(layers)} virtual stages, {chunks} on each of {devices}, but line "
+            f"{shape['chunks'].line} says {shape['chunks'].value}",
             file=file,
             line=line,
         )
-    return (layers if len(set(layers)) > 1 else ()), chunks
+    return (tuple(layers) if len(set(layers)) > 1 else ()), chunks

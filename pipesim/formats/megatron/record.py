@@ -114,5 +114,5 @@ def named(what: str) -> str:
     >>> named("stages"), named("layout")
     ('the number of stages', 'the layout')
     """
-    uncounted = ("layout", "pipeline before data", "embedding as a layer", "loss as a layer")
-    return f"the {'' if what in uncounted else 'number of '}{what}"
+    uncounted = ("layout", "order", "pipeline before", "embedding", "loss")
+    return f"the {'' if what.startswith(uncounted) else 'number of '}{what}"
