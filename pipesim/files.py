@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import os
@@ -15,6 +16,19 @@ from pipesim.errors import FormatError
 __all__ = ["StrPath", "read_bytes", "read_text", "write_bytes", "write_csv", "write_text"]
 
 StrPath: TypeAlias = str | os.PathLike[str]
+
+_FEW_DAMAGED = 0.01
+"""Of a text's characters; what has more is no text."""
+
+_OTHERWISE = {
+    b"\x1f\x8b": "packed by gzip: unpack it first",
+    b"PK\x03\x04": "packed by zip: unpack it first",
+    b"\xfd7zXZ": "packed by xz: unpack it first",
+    b"\x28\xb5\x2f\xfd": "packed by zstd: unpack it first",
+    codecs.BOM_UTF16_LE: "in UTF-16: convert it first",
+    codecs.BOM_UTF16_BE: "in UTF-16: convert it first",
+}
+"""How files begin that are something else."""
 
 
 def read_bytes(path: StrPath) -> bytes:
@@ -32,19 +46,33 @@ def read_bytes(path: StrPath) -> bytes:
         raise FormatError(f"cannot be read: {_reason(error)}", file=file) from None
 
 
-def read_text(path: StrPath) -> str:
+def read_text(path: StrPath, *, damaged: bool = False) -> str:
     r"""Return the content of a UTF-8 file, without a byte order mark, line ends as they are.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    damaged : bool
+        Whether a few bytes may be none of UTF-8, as in a log that many programs write to at once:
+        they are read as U+FFFD.
 
     Raises
     ------
     FormatError
         The file cannot be read (see :func:`read_bytes`), or is not UTF-8; then the error
-        names line and column.
+        names line and column, or what the file is instead.
     """
     file, content = os.fspath(path), read_bytes(path)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
+        for start, what in _OTHERWISE.items():
+            if content.startswith(start):
+                raise FormatError(f"is not text in UTF-8, but {what}", file=file) from None
+        text = content.decode("utf-8-sig", errors="replace")
+        if damaged and text.count("\ufffd") <= _FEW_DAMAGED * len(text):
+            return text
         line, column = position(error.object[: error.start].decode("utf-8"), error.start)
         raise FormatError("is not text in UTF-8", file=file, line=line, column=column) from None
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import os
 import threading
 from pathlib import Path
@@ -47,6 +48,29 @@ def test_bytes_that_are_not_utf8_are_placed(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes("aé\nbé\xff".encode()[:-2] + b"\xff")
     with pytest.raises(FormatError, match=r"a:2:3: is not text in UTF-8"):
         read_text(tmp_path / "a")
+
+
+def test_a_log_may_have_a_few_damaged_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"a\xffb\n" + 200 * b"c")
+    assert read_text(path, damaged=True) == "a\ufffdb\n" + 200 * "c"
+    path.write_bytes(bytes(range(256)))
+    with pytest.raises(FormatError, match=r"a:2:\d+: is not text in UTF-8$"):
+        read_text(path, damaged=True)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (gzip.compress(b"iteration"), "packed by gzip: unpack"),
+        ("iteration".encode("utf-16"), "in UTF-16: convert"),
+    ],
+)
+def test_what_is_no_text_is_named(tmp_path: Path, content: bytes, what: str, damaged: bool) -> None:
+    (tmp_path / "a").write_bytes(content)
+    with pytest.raises(FormatError, match=f"a: is not text in UTF-8, but {what}"):
+        read_text(tmp_path / "a", damaged=damaged)
 
 
 def test_an_impossible_name_is_an_error(tmp_path: Path) -> None:

@@ -49,6 +49,16 @@ def test_timers_of_all_ranks(path: Path) -> None:
     )
 
 
+def test_damaged_bytes_of_other_lines(path: Path) -> None:
+    whole = made(path, ALL)
+    torn = ALL.encode().replace(b"UserWarning", b"\xe2\x96 User\xffWarning")
+    path.write_bytes(torn)
+    assert import_megatron([path], stages=2, microbatches=12).scenario == whole.scenario
+    path.write_bytes(torn.replace(b"429.3", b"4\xff9.3"))
+    with pytest.raises(FormatError, match=r"must be a time in milliseconds, not '4\ufffd9\.3'"):
+        import_megatron([path], stages=2, microbatches=12)
+
+
 def test_extremes_of_timers(path: Path) -> None:
     measured = made(path, MINMAX)
     assert measured.scenario.forward_ms[:, 0].tolist() == [12, 12]

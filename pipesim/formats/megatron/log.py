@@ -78,7 +78,7 @@ def read_megatron_log(path: StrPath) -> MegatronLog:
         log may have these alone), a time is no number or has a unit that is not known, or the log
         tells two shapes, as if it were of two runs; with line and, of a time, column.
     """
-    text = _ESCAPE.sub("", read_text(path))
+    text = _ESCAPE.sub("", read_text(path, damaged=True))
     dialect = next((one for one in DIALECTS if one.number.search(text)), None)
     reader = _Reader(os.fspath(path), dialect)
     lines = text.split("\n")
