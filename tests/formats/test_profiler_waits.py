@@ -128,6 +128,18 @@ def test_kernels_of_communication_are_no_work(tmp_path: Path) -> None:
     assert notes(made, "without those of communication")
 
 
+@pytest.mark.parametrize(("kernel", "says"), [("SendRecv", "annotates nothing"), ("AllReduce", "")])
+def test_a_trace_of_the_gpu_without_annotations(tmp_path: Path, kernel: str, says: str) -> None:
+    events = [
+        event(f"ncclDevKernel_{kernel}(ncclDevKernelArgsStorage<4096ul>)", 1, 2, cat="kernel"),
+        event("c10d::allreduce_", 1, 2, cat="cpu_op"),
+    ]
+    with pytest.raises(FormatError, match="has no pipeline annotations") as error:
+        import_profiler(saved([trace(0, *events)], tmp_path))
+    assert says in str(error.value)
+    assert ("sends and receives" in str(error.value)) == bool(says)
+
+
 def test_without_all_launches_the_annotations_of_the_gpu_count(tmp_path: Path) -> None:
     _, documents = zero_bubble()
     stray = {"cat": "kernel", "args": {"correlation": 7}}

@@ -13,6 +13,7 @@ from pipesim.formats.profiler.names import (
     BACKWARD_OPERATOR,
     COMMUNICATION,
     COMMUNICATION_KERNEL,
+    EXCHANGE,
     RECEIVE,
     SENDS_ON,
     actions,
@@ -130,7 +131,9 @@ def collected(document: Document) -> Events:
             if (correlation := _correlation(raw)) is not None:
                 launched_ms[correlation] = event.start_ms
         elif kind == "kernel":
-            if not COMMUNICATION_KERNEL.fullmatch(name):
+            if COMMUNICATION_KERNEL.fullmatch(name):
+                found["other"].append(event)
+            else:
                 kernels.append((_correlation(raw), event))
         elif kind == "operator" and COMMUNICATION.fullmatch(name):
             found["other"].append(event)
@@ -159,7 +162,7 @@ def collected(document: Document) -> Events:
             if number in launched_ms or not launched_ms
         ),
         launches=bool(launched_ms),
-        communicates=any(COMMUNICATION.fullmatch(one.name) for one in found["other"]),
+        communicates=any(EXCHANGE.fullmatch(one.name) for one in found["other"]),
         sends_on=frozenset(sends_on),
         dropped=dropped,
     )

@@ -25,6 +25,7 @@ __all__ = [
     "BACKWARD_OPERATOR",
     "COMMUNICATION",
     "COMMUNICATION_KERNEL",
+    "EXCHANGE",
     "PIPELINE_GROUP",
     "RECEIVE",
     "SENDS_ON",
@@ -54,6 +55,10 @@ RECEIVE = re.compile(r"(?:gloo|mpi|ucc):recv.*", re.I | re.S)
 
 COMMUNICATION = re.compile(r"(?:c10d::|record_param_comms|gloo:|nccl:|mpi:|ucc:).*", re.S)
 COMMUNICATION_KERNEL = re.compile(r"(?:.*[^a-z])?[nr]ccl.*", re.I | re.S)
+EXCHANGE = re.compile(
+    r"(?:c10d::|gloo:|nccl:|mpi:|ucc:|(?:.*[^a-z])?[nr]ccl).*(?:send|recv).*", re.I | re.S
+)
+"""Communication between two ranks, as stages have it, on the host or as a kernel."""
 BACKWARD_OPERATOR = "autograd::engine::evaluate_function"
 
 PIPELINE_GROUP = re.compile(r"(?:.*[^a-z])?(?:pp|pipe|pipeline)(?:[^a-z].*)?", re.I | re.S)
