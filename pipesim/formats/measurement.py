@@ -137,17 +137,26 @@ class OperatorTimes:
         notes = [_spreads(samples, median, quartiles)] if shape[0] > 1 else []
         split = np.isfinite(median["B"]) & np.isfinite(median["W"])
         fused = np.isfinite(median["BW"])
-        if not split.all():
+        share = _share_of_b(median["B"], median["W"])
+        shared, halved = ~split & np.isfinite(share), ~split & np.isnan(share)
+        if shared.any():
             notes.append(
-                f"B and W{_partly(~split)} were not measured: each guessed to be half "
+                f"B and W{_partly(shared)} were not measured: the fused backward was shared "
+                "between them as on the rest of their stage"
+            )
+        if halved.any():
+            notes.append(
+                f"B and W{_partly(halved)} were not measured: each guessed to be half "
                 "of the fused backward"
             )
         if not fused.all():
             notes.append(
                 f"the fused backward{_partly(~fused)} was not measured: guessed to take B + W"
             )
-        for half in ("B", "W"):
-            median[half] = np.where(split, median[half], median["BW"] / 2)
+        parts: dict[Kind, Array] = {"B": share, "W": 1 - share}
+        for half, part in parts.items():
+            guess = np.where(halved, median["BW"] / 2, np.round(median["BW"] * part, _DIGITS))
+            median[half] = np.where(split, median[half], guess)
         median["BW"] = np.where(fused, median["BW"], median["B"] + median["W"])
         return cls(median, spread, tuple(notes))
 
@@ -172,6 +181,16 @@ def _quartiles(samples: Array) -> Array:
         quantile = np.nanquantile if np.isnan(samples).any() else np.quantile
         result[:, ran] = quantile(samples[:, ran], (0.25, 0.5, 0.75), axis=0)
     return result
+
+
+def _share_of_b(b_ms: Array, w_ms: Array) -> Array:
+    """Return the usual share of B in B + W, shape [S, 1]; NaN for stages that ran neither."""
+    share = np.full((len(b_ms), 1), np.nan)
+    ran = b_ms + w_ms > 0  # not where one is NaN
+    for stage in np.flatnonzero(ran.any(axis=1)):
+        b, w = b_ms[stage, ran[stage]], w_ms[stage, ran[stage]]
+        share[stage] = np.median(b / (b + w))
+    return share
 
 
 def _spreads(

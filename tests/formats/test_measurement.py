@@ -29,16 +29,32 @@ def test_operators_of_both_kinds() -> None:
             "F": np.array([[[1.0, 1.0]]]),
             "B": np.array([[[2.0, nan]]]),
             "W": np.array([[[4.0, nan]]]),
-            "BW": np.array([[[nan, 8.0]]]),
+            "BW": np.array([[[nan, 9.0]]]),
         }
     )
-    assert times.median_ms["B"].tolist() == [[2, 4]]
-    assert times.median_ms["W"].tolist() == [[4, 4]]
-    assert times.median_ms["BW"].tolist() == [[6, 8]]
+    assert times.median_ms["B"].tolist() == [[2, 3]]
+    assert times.median_ms["W"].tolist() == [[4, 6]]
+    assert times.median_ms["BW"].tolist() == [[6, 9]]
     assert times.notes == (
-        "B and W of 1 operator were not measured: each guessed to be half of the fused backward",
+        "B and W of 1 operator were not measured: the fused backward was shared between them as "
+        "on the rest of their stage",
         "the fused backward of 1 operator was not measured: guessed to take B + W",
     )
+
+
+def test_a_stage_without_b_and_w_is_halved() -> None:
+    nan = np.nan
+    times = OperatorTimes.of(
+        {
+            "F": np.ones((1, 3, 2)),
+            "B": np.array([[[2.0, nan], [nan, nan], [0.0, 0.0]]]),
+            "W": np.array([[[4.0, nan], [nan, nan], [0.0, 6.0]]]),
+            "BW": np.array([[[nan, 9.0], [9.0, 8.0], [nan, nan]]]),
+        }
+    )
+    assert times.median_ms["B"].tolist() == [[2, 3], [4.5, 4], [0, 0]]
+    assert times.median_ms["W"].tolist() == [[4, 6], [4.5, 4], [0, 6]]
+    assert "B and W of 2 operators were not measured: each guessed to be half" in times.notes[1]
 
 
 def test_an_operator_that_ran_once_has_no_spread() -> None:
