@@ -128,6 +128,21 @@ def test_kernels_of_communication_are_no_work(tmp_path: Path) -> None:
     assert notes(made, "without those of communication")
 
 
+@pytest.mark.parametrize(("group", "own_ms"), [("mesh_tp", 10.0), ("mesh_dp_shard_cp", 5.0)])
+def test_tensor_parallel_kernels_are_work(tmp_path: Path, group: str, own_ms: float) -> None:
+    """Each operator ends with one, of a group that its arguments name."""
+    scenario = Scenario(stages=2, microbatches=3)
+    timeline = simulate(scenario, plan(scenario, "gpipe"), "ideal")
+    documents = traced([timeline], "kernels")
+    for recorded in documents:
+        for one in recorded["traceEvents"]:
+            if one["name"] == "gelu":
+                one["name"] = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
+                one["args"]["Process Group Description"] = group
+    made = import_profiler(saved(documents, tmp_path))
+    assert made.scenario.forward_ms == pytest.approx(own_ms)
+
+
 @pytest.mark.parametrize(("kernel", "says"), [("SendRecv", "annotates nothing"), ("AllReduce", "")])
 def test_a_trace_of_the_gpu_without_annotations(tmp_path: Path, kernel: str, says: str) -> None:
     events = [

@@ -18,6 +18,7 @@ from pipesim.formats.profiler.names import (
     SENDS_ON,
     actions,
     other,
+    shares_stage,
     step_number,
 )
 
@@ -78,7 +79,7 @@ class Events:
     received_ms : sequence of float
         When the host had waited for a message.
     kernels : sequence of Kernel
-        In order of launch; without those of communication.
+        In order of launch; without those of communication between stages and copies.
     launches : bool
         Whether the trace tells when kernels were launched. If not, they are taken to be when
         they started.
@@ -131,7 +132,7 @@ def collected(document: Document) -> Events:
             if (correlation := _correlation(raw)) is not None:
                 launched_ms[correlation] = event.start_ms
         elif kind == "kernel":
-            if COMMUNICATION_KERNEL.fullmatch(name):
+            if COMMUNICATION_KERNEL.fullmatch(name) and not shares_stage(_group(raw)):
                 found["other"].append(event)
             else:
                 kernels.append((_correlation(raw), event))
@@ -177,6 +178,12 @@ def _correlation(event: Mapping[str, Any]) -> int | None:
     args = event.get("args")
     found = args.get("correlation") if isinstance(args, dict) else None
     return found if isinstance(found, int) else None
+
+
+def _group(event: Mapping[str, Any]) -> str:
+    """Return the description of the process group that a kernel communicates in, if it is told."""
+    args = event.get("args")
+    return str(args.get("Process Group Description")) if isinstance(args, dict) else ""
 
 
 def _event(name: str, event: Mapping[str, Any], document: Document, index: int) -> Event:

@@ -2,8 +2,10 @@
 
 A kernel belongs to the annotation in which the host launched it; where a trace has no launches, to
 that in which it ran, if no kernel runs over the end of one. Kernels of communication are left
-out: they last until the other rank comes. Annotations of the GPU, where a trace has no kernels, go
-from the first kernel of a stream to the last, whatever the kernels are.
+out: they last until the other rank comes. Those among the ranks that share a stage's work, as in
+tensor parallelism, are part of that work, if the trace says whose they are. Annotations of the
+GPU, where a trace has no kernels, go from the first kernel of a stream to the last, whatever the
+kernels are.
 """
 
 from __future__ import annotations

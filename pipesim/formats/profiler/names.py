@@ -32,6 +32,7 @@ __all__ = [
     "Action",
     "actions",
     "other",
+    "shares_stage",
     "step_number",
 ]
 
@@ -63,6 +64,10 @@ BACKWARD_OPERATOR = "autograd::engine::evaluate_function"
 
 PIPELINE_GROUP = re.compile(r"(?:.*[^a-z])?(?:pp|pipe|pipeline)(?:[^a-z].*)?", re.I | re.S)
 """Describes a process group with the ranks of a pipeline."""
+
+
+_SHARING = {"tp", "tensor", "cp", "context", "ep", "expert"}
+_COPIES = {"dp", "fsdp", "data", "pp", "pipe", "pipeline"}
 
 
 class Action(NamedTuple):
@@ -106,6 +111,20 @@ def other(name: str) -> bool:
     (True, True, False, False)
     """
     return _OTHER.fullmatch(name) is not None
+
+
+def shares_stage(group: str) -> bool:
+    """Whether a process group is of ranks that share a stage's work for one micro-batch.
+
+    Examples
+    --------
+    >>> shares_stage("mesh_tp"), shares_stage("TENSOR_MODEL_PARALLEL_GROUP")
+    (True, True)
+    >>> shares_stage("mesh_dp_shard_cp"), shares_stage("default_pg")
+    (False, False)
+    """
+    words = set(re.split("[^a-z]+", group.lower()))
+    return bool(words & _SHARING) and not words & _COPIES
 
 
 def step_number(name: str) -> int | None:

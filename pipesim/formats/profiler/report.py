@@ -71,7 +71,9 @@ def _times(traces: Sequence[KinetoTrace]) -> Iterator[str]:
     clocks = {trace.clock for trace in traces}
     if "host" not in clocks:
         yield "times are of the GPU: from the first kernel of an annotation to its last" + (
-            ", without those of communication" if clocks == {"kernels"} else ""
+            ", without those of communication between stages or copies"
+            if clocks == {"kernels"}
+            else ""
         )
     elif any(trace.has_gpu for trace in traces):
         yield (
