@@ -49,6 +49,45 @@ def test_timers_of_all_ranks(path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("\x1b[32m", "\x1b[0m"),
+        ("\x1b[38:5:3m", "\x1b(B\x1b[m"),
+        ("\x1b]0;train\x07", "\x07"),
+        ("\x1b]8;;http://host\x1b\\", "\x1b]8;;\x1b\\"),
+        ("\0\0", ""),
+    ],
+)
+@pytest.mark.parametrize("content", [ALL, MINMAX], ids=["all", "minmax"])
+def test_what_terminals_take_for_no_text(path: Path, content: str, before: str, after: str) -> None:
+    whole = made(path, content)
+    lines = "".join(f"{before}{line}{after}\n" for line in content.splitlines())
+    assert made(path, lines).scenario == whole.scenario
+
+
+@pytest.mark.parametrize("content", [ALL, MINMAX], ids=["all", "minmax"])
+def test_logs_without_their_indents(path: Path, content: str) -> None:
+    whole = made(path, content)
+    stripped = "".join(f"{line.strip()}\n" for line in content.splitlines())
+    assert made(path, stripped).scenario == whole.scenario
+
+
+def test_words_at_the_edge_are_no_timers_where_timers_are_indented(path: Path) -> None:
+    whole = made(path, ALL)
+    odd = ALL.replace("     rank  2: 130", "warnings:\nrank 2: 999.00\n     rank  2: 130")
+    assert made(path, odd).scenario == whole.scenario
+
+
+def test_timers_in_a_form_that_is_not_known_are_told(path: Path) -> None:
+    wrapped = "".join(f'{{"log": "{line}"}}\n' for line in ALL.splitlines())
+    measured = made(path, wrapped)
+    assert measured.guessed
+    assert any("names a timer of F or BW, but in no form" in note for note in measured.notes)
+    lines = next(tally for tally in measured.tallies if tally.noun == "line")
+    assert any(part.why == "timers in a form that is not known" for part in lines.dropped)
+
+
 def test_damaged_bytes_of_other_lines(path: Path) -> None:
     whole = made(path, ALL)
     torn = ALL.encode().replace(b"UserWarning", b"\xe2\x96 User\xffWarning")

@@ -35,6 +35,7 @@ from pipesim.formats.megatron import dialects
 from pipesim.formats.megatron.dialects import DIALECTS, UNITS_MS, Dialect
 from pipesim.formats.megatron.record import (
     COUNTS,
+    UNREAD,
     LoggedIteration,
     MegatronLog,
     Skipped,
@@ -45,7 +46,11 @@ from pipesim.text import listed
 
 __all__ = ["read_megatron_log", "without_iterations"]
 
-_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_ESCAPE = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[ -/]+[0-~]|[0-Z\\^-~])"
+    r"|[\x00\x07\b]"
+)
+"""What terminals take for no text: ECMA-48's control sequences, commands of xterm, and bells."""
 _PREFIX = re.compile(r"(?:\s*\[[^\][\n]{1,80}\]:?|\s*[0-9]{1,6}:(?=\s))*")
 _STAMP = re.compile(r"\[([0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2})[^\]]{0,20}\]")
 _GAP = re.compile(r"(?<=\S)\s{2,}")
@@ -53,9 +58,18 @@ _GAP = re.compile(r"(?<=\S)\s{2,}")
 _NUMBER = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?")
 _DIGITS = re.compile(r"\.[0-9]{2}\)?\s*$")
 """Timers always have two decimals: fewer at the end of a file mean that it is cut short."""
-_TIMER = re.compile(r"\s+([A-Za-z][\w/-]*):\s*$")
-_RANK = re.compile(r"\s+rank\s+([0-9]{1,7}):\s*(.*?)\s*$")
-_EXTREMES = re.compile(r"\s+([A-Za-z][\w/-]*) \.*:\s*(?:\((.*?),\s*(.*?)\)|([0-9.]+))\s*$")
+_INDENTED = (
+    re.compile(r"\s+([A-Za-z][\w/-]*):\s*$"),
+    re.compile(r"\s+rank\s+([0-9]{1,7}):\s*(.*?)\s*$"),
+    re.compile(r"\s+([A-Za-z][\w/-]*) \.*:\s*(?:\((.*?),\s*(.*?)\)|([0-9.]+))\s*$"),
+)
+"""In a block of timers: the name of one, a rank's time, and the extremes of one."""
+_FLUSH = (
+    re.compile(r"([a-z][a-z0-9/-]*):\s*$"),
+    re.compile(r"rank\s+([0-9]{1,7}):\s*([0-9]+\.[0-9]{2})\s*$"),
+    re.compile(r"([a-z][a-z0-9/-]*) \.+:\s*(?:\(([0-9.]+),\s*([0-9.]+)\)|([0-9.]+))\s*$"),
+)
+"""The same in a log that has lost its indents."""
 _ONE = re.compile(r"\|\s*([A-Za-z][\w/ -]{0,60}):\s*([^\s|]*)")
 _LONGEST = 20_000
 """No program that is read here prints a longer line."""
@@ -66,6 +80,7 @@ _PERIOD = re.compile(r"\bsteps_per_print \.+ ([0-9]{1,9})\s*$")
 _NAMES = re.compile(r"forward|backward|fwd|bwd|optimizer|all-grads-sync")
 _USED, _OTHERS, _CUT = "", "not about times or shape", "cut short"
 _MEANT = "other timers, or of no iteration"
+_COMPUTE = re.compile(r"(?<![\w-])(?:forward|backward)-compute(?![\w-])")
 
 
 def read_megatron_log(path: StrPath) -> MegatronLog:
@@ -132,6 +147,7 @@ class _Reader:
         self._starts = True  # the next iteration is the first of a job
         self._open = False  # a block of timers that belongs to the last iteration
         self._orphan = True  # there is no iteration that timers would belong to
+        self._indented = False  # what timers there were so far
         self._timer = ""
         self._unit_ms = 1.0
         self._ranks: dict[str, dict[int, float]] = {}
@@ -163,7 +179,7 @@ class _Reader:
             return _USED
         if name := dialects.foreign(line):
             return f"of {name}"
-        return _OTHERS
+        return UNREAD if _COMPUTE.search(line) else _OTHERS
 
     def _take_shape(self, line: str, number: int) -> bool:
         if not self._nemo and not _SHAPE.search(line):
@@ -287,10 +303,7 @@ class _Reader:
 
     def _take_timer(self, line: str, number: int, *, last: bool) -> str | None:
         """Take a line of a block of timers; None: it is none."""
-        timer, rank, extremes = (
-            next(filter(None, (pattern.match(line, start) for start in _starts(line))), None)
-            for pattern in (_TIMER, _RANK, _EXTREMES)
-        )
+        timer, rank, extremes = self._found(line)
         rank = rank if self._timer else None
         if timer:
             self._timer = timer[1]
@@ -308,6 +321,19 @@ class _Reader:
             return None
         name = extremes[1] if extremes and not rank and not timer else self._timer
         return _USED if _NAMES.match(name) else _MEANT
+
+    def _found(self, line: str) -> list[re.Match[str] | None]:
+        """Look for what a line of a block of timers may be."""
+        starts = list(_starts(line))
+        for patterns in (_INDENTED,) if self._indented else (_INDENTED, _FLUSH):
+            found = [
+                next(filter(None, (pattern.match(line, start) for start in starts)), None)
+                for pattern in patterns
+            ]
+            if any(found):
+                self._indented |= patterns is _INDENTED
+                return found
+        return [None, None, None]
 
     def _time(self, found: re.Match[str], group: int, line: int) -> float:
         if not _NUMBER.fullmatch(found[group]):

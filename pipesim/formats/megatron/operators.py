@@ -25,7 +25,7 @@ from pipesim.formats.megatron.dialects import AFTER
 from pipesim.formats.megatron.guess import pair_ms
 from pipesim.formats.megatron.layout import Layout
 from pipesim.formats.megatron.ranks import of_all_ranks
-from pipesim.formats.megatron.record import LoggedIteration
+from pipesim.formats.megatron.record import UNREAD, LoggedIteration
 from pipesim.formats.megatron.sums import Chosen, Operators, alike, both, divided, spread
 from pipesim.scenario import Array, Kind
 from pipesim.text import counted, milliseconds, percent, plain
@@ -199,8 +199,20 @@ def _guessed(chosen: Chosen, layout: Layout, microbatches: int) -> Operators:
             "DeepSpeed's timers are not used: the log does not tell over how many iterations they "
             "are summed (steps_per_print)"
         )
+    notes += _unread(chosen)
     times = alike({"F": pairs_ms[None] / 3, "BW": pairs_ms[None] * 2 / 3}, microbatches)
     return Operators(times, (*notes, *times.notes), not pipeline_ms)
+
+
+def _unread(chosen: Chosen) -> list[str]:
+    """Say so where a log may have told what was guessed."""
+    for log, _ in chosen:
+        if UNREAD in log.fates:
+            line = log.fates.index(UNREAD) + 1
+            return [
+                f"{log.file}: line {line} names a timer of F or BW, but in no form that is read"
+            ]
+    return []
 
 
 def _formula(layout: Layout) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-__all__ = ["COUNTS", "LoggedIteration", "MegatronLog", "Skipped", "Told", "named"]
+__all__ = ["COUNTS", "UNREAD", "LoggedIteration", "MegatronLog", "Skipped", "Told", "named"]
 
 COUNTS = (
     "stages",
@@ -18,6 +18,10 @@ COUNTS = (
     "chunks",
 )
 """What there is at least one of."""
+
+
+UNREAD = "timers in a form that is not known"
+"""Why a line is not used that names the timers of F or BW."""
 
 
 class Told(NamedTuple):
