@@ -108,6 +108,16 @@ def test_delayed_iterations_are_told_from_healthy_ones(tmp_path: Path) -> None:
         "iterations are of unlike length: 150 ms (3, 4, 5 and 6) and 310 ms (7, 8 and 9): the "
         "medians are over the fastest; --iterations takes others"
     ) in made.notes
+    assert [part.why for part in made.tallies[1].dropped] == ["slower, 310 ms"]
     chosen = import_profiler(paths, iterations=[7, 8])
+    assert [part.why for part in chosen.tallies[1].dropped] == ["not among the chosen"]
     assert [one.label for one in chosen.iterations if one.used] == ["7", "8"]
     assert chosen.iteration_ms == pytest.approx([run(DELAYED).iteration_ms] * 2, abs=1e-3)
+
+
+@pytest.mark.parametrize("order", [[0, 1], [1, 0, 0], [0, 1, 0, 1]])
+def test_few_iterations_are_not_pooled_either(tmp_path: Path, order: list[int]) -> None:
+    runs = [run((HEALTHY, DELAYED)[late]) for late in order]
+    made = import_profiler(saved(traced(runs, "annotations"), tmp_path))
+    assert [one.used for one in made.iterations] == [not late for late in order]
+    assert made.scenario.forward_ms == pytest.approx(HEALTHY.forward_ms, abs=1e-3)

@@ -50,12 +50,12 @@ def told(used: Iterations, copies: Sequence[Iterations]) -> Iterator[str]:
             f"{listed(list(used.partial))} ({step} lacks {missing})"
         )
     if used.slower:
-        fast = [step for step in used.complete if step not in used.slower]
+        fast = _fast(used)
         text = (
             f"iterations are of unlike length: {_range(used, fast)} ({listed(fast)}) and "
             f"{_range(used, used.slower)} ({listed(used.slower)})"
         )
-        if used.used == fast:
+        if _by_level(used):
             text += ": the medians are over the fastest; --iterations takes others"
         yield text
     yield f"medians over {counted(len(used.used), 'iteration')}: {listed(used.used)}"
@@ -150,6 +150,7 @@ def tallied(used: Iterations, copies: Sequence[Iterations]) -> tuple[Tally, ...]
     """Return what became of the traces, their iterations and their annotated operators."""
     others = [copy for copy in copies if copy is not used]
     traces = [trace for copy in copies for trace in copy.pipeline.ranks.values()]
+    why = f"slower, {_range(used, used.slower)}" if _by_level(used) else "not among the chosen"
     return (
         Tally(
             "trace",
@@ -166,7 +167,7 @@ def tallied(used: Iterations, copies: Sequence[Iterations]) -> tuple[Tally, ...]
             len(used.used),
             [
                 Dropped("partial", [f"{step} lacks {what}" for step, what in used.partial.items()]),
-                Dropped("not chosen", list(map(str, _not_chosen(used)))),
+                Dropped(why, list(map(str, _not_chosen(used)))),
             ],
         ),
         Tally(
@@ -174,7 +175,7 @@ def tallied(used: Iterations, copies: Sequence[Iterations]) -> tuple[Tally, ...]
             _operators(used, used.used),
             [
                 Dropped("in a partial iteration", _named(used, used.partial)),
-                Dropped("in an iteration not chosen", _named(used, _not_chosen(used))),
+                Dropped(f"in an iteration that is {why}", _named(used, _not_chosen(used))),
                 Dropped(
                     "of a faster copy of the pipeline",
                     [name for copy in others for name in _named(copy, copy.pipeline.iterations)],
@@ -197,6 +198,15 @@ def tallied(used: Iterations, copies: Sequence[Iterations]) -> tuple[Tally, ...]
             ],
         ),
     )
+
+
+def _fast(used: Iterations) -> list[int]:
+    return [step for step in used.complete if step not in used.slower]
+
+
+def _by_level(used: Iterations) -> bool:
+    """Whether the slower iterations are what was left out."""
+    return bool(used.slower) and used.used == _fast(used)
 
 
 def _not_chosen(used: Iterations) -> list[int]:
