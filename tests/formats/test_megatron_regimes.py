@@ -115,6 +115,16 @@ def test_micro_batches_of_unknown_size_are_of_one_sample_if_that_fits(path: Path
     assert "4 micro-batches, taken to be of 8 samples each, count" in "\n".join(measured.notes)
 
 
+def test_other_sizes_of_micro_batches_are_told_where_they_may_be_meant(path: Path) -> None:
+    ramp = batches((3, 12, 450), (3, 24, 810))
+    notes = "\n".join(made(path, ramp, microbatches=12).notes)
+    assert "not told (micro_batch_size): of 2 each, those of 24 would count" in notes
+    odd = batches((3, 5, 240), (3, 10, 390), (3, 12, 450))
+    for log, number in ((ramp, 24), (odd, 5), (ONE_EACH + RAMP, None)):
+        notes = "\n".join(made(path, log, microbatches=number).notes)
+        assert "samples of a micro-batch" not in notes
+
+
 def test_the_batch_of_the_arguments_counts_where_lines_tell_none(path: Path) -> None:
     bare = RAMP.replace("global batch size", "batches")
     shape = ONE_EACH + "  global_batch_size ............... 24\n"

@@ -200,6 +200,8 @@ def microbatches_of(
             _told_of_batches(
                 selection, right[0], sizes, f"{counted(given, 'micro-batch')}{assumed}"
             )
+            if not group:
+                _told_of_others(selection, right[0], sizes, given * (copies or 1))
             selection.of_batch(right[0])
         return given, ""
     batch = batches[-1] if batches else usual
@@ -219,6 +221,21 @@ def microbatches_of(
     raise FormatError(
         f"does not say the number of micro-batches: give --microbatches{hint}", file=file
     )
+
+
+def _told_of_others(
+    selection: Selection, taken: int, sizes: Sequence[int], microbatches: int
+) -> None:
+    """Say which other batch sizes may be meant by a number of micro-batches of all copies."""
+    others = []
+    for size in sizes:
+        each, rest = divmod(size, microbatches)
+        if size != taken and not rest and not any(one % each for one in sizes):
+            others.append(f"of {each} each, those of {size} would count")
+    if others:
+        selection.notes.append(
+            f"the samples of a micro-batch are not told (micro_batch_size): {'; '.join(others[:3])}"
+        )
 
 
 def _told_of_batches(selection: Selection, taken: int, sizes: Sequence[int], those: str) -> None:
