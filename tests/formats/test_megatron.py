@@ -88,6 +88,14 @@ def test_timers_in_a_form_that_is_not_known_are_told(path: Path) -> None:
     assert any(part.why == "timers in a form that is not known" for part in lines.dropped)
 
 
+def test_a_log_that_is_given_twice(path: Path) -> None:
+    made(path, ALL)
+    again = path.parent / "again.log"
+    again.symlink_to(path)
+    with pytest.raises(FormatError, match=r"train\.log: is given twice"):
+        import_megatron([path, again], stages=2, microbatches=12)
+
+
 def test_damaged_bytes_of_other_lines(path: Path) -> None:
     whole = made(path, ALL)
     torn = ALL.encode().replace(b"UserWarning", b"\xe2\x96 User\xffWarning")

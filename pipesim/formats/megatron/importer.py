@@ -72,13 +72,16 @@ def import_megatron(
     FormatError
         A file is damaged or foreign, tells another shape than the given one, or none where
         none is given; its ranks cannot be shared out among the stages; no iteration has the
-        timers of all ranks; or no file has a chosen iteration.
+        timers of all ranks; no file has a chosen iteration; or one is given twice.
     ScenarioError
         There is no file, or the given shape is none.
     """
     if not paths:
         raise ScenarioError("there is no file to import")
     logs = [read_megatron_log(path) for path in paths]
+    for path, count in Counter(Path(path).resolve() for path in paths).items():
+        if count > 1:
+            raise FormatError("is given twice", file=str(path))
     file = logs[0].file
     if not any(log.iterations for log in logs):
         raise without_iterations(logs[0])
