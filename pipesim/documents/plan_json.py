@@ -15,7 +15,7 @@
       ]
     }
 
-``planner`` and ``assumed`` may be left out, and so may each key of ``assumed``:
+``planner`` and ``assumed`` may be left out, and so may each key of ``assumed``, or be null:
 ``delay_ms`` (one number, or [down, up] for each link), ``activation_limit`` and
 ``host_limit`` (for each device, null for no limit), ``warmup`` (for each stage) and
 ``transport``. No number is below 0.
@@ -128,7 +128,10 @@ def _assumed(assumed: Assumptions) -> dict[str, object]:
 
 
 def _assumptions(value: object, place: Place) -> Assumptions:
-    table = Table(value, place)
+    said = value
+    if isinstance(value, dict):  # earlier plans hold null for what their planner left open
+        said = {key: what for key, what in value.items() if what is not None}
+    table = Table(said, place)
     assumed = Assumptions(
         delay_ms=table.take_or("delay_ms", _delays, None),
         activation_limit=table.take_or("activation_limit", list_of(_limit), None),

@@ -78,6 +78,8 @@ def test_planner_and_assumed_may_be_left_out(path: Path) -> None:
     del plan["planner"], plan["assumed"]
     schedule = load(path, json.dumps(plan))
     assert (schedule.planner, schedule.assumed) == ("", Assumptions())
+    plan["assumed"] = {"delay_ms": 0.0, "activation_limit": None}
+    assert load(path, json.dumps(plan)).assumed == Assumptions(delay_ms=0.0)
 
 
 OWN = """\
