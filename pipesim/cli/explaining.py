@@ -169,7 +169,13 @@ def _diagnosis(found: JobExplanation) -> str:
         "pauses": f"It is operators that pause ({how})",
         "micro-batches": f"It is the unlike length of micro-batches, not a slow worker ({how})",
     }[first.kind]
-    return (
+    text = (
         f"{cause}. The step takes {milliseconds(first.in_order_ms)} without it, "
-        f"{percent(1 - first.in_order_ms / as_it_is)} less."
+        f"{percent(1 - first.in_order_ms / as_it_is)} less"
     )
+    if len(costly) > 1:
+        text += (
+            f", and {milliseconds(found.healthy_ms)} without all of those above, "
+            f"{percent(1 - found.healthy_ms / as_it_is)} less"
+        )
+    return f"{text}."

@@ -109,6 +109,16 @@ def test_two_slow_workers_hide_each_other(explained: Explain) -> None:
     assert second.in_order_ms == pytest.approx(HEALTHY_MS)
 
 
+def test_workers_that_are_not_equally_slow(explained: Explain) -> None:
+    """Half of the workers are slow on stage 2, one more than the other: no slow stage in all."""
+    found = explained(lambda t, w: pipeline({1: 1.5, 3: at(2, 1.8)}.get(w, 1.0)))
+    one, whole = found.suspects
+    assert (one.kind, one.dp_rank, one.stage) == ("worker", 3, 2)
+    assert (whole.kind, whole.dp_rank, whole.stage) == ("worker", 1, None)
+    assert one.without_ms == pytest.approx(step_ms(pipeline(1.5)))
+    assert found.healthy_ms == pytest.approx(HEALTHY_MS)
+
+
 def test_a_stage_of_all_workers(explained: Explain) -> None:
     found = explained(lambda t, w: pipeline(at(3, 2)))
     (one,) = found.suspects
@@ -249,6 +259,7 @@ def test_a_worker_that_is_never_complete_is_told(explained: Explain) -> None:
 def test_the_shipped_job_has_a_slow_stage_and_no_slow_worker() -> None:
     found = explain_job(read_production(SHIPPED))
     (one,) = found.suspects
+    assert all(note.startswith("costs nothing: link") for note in found.notes)
     assert (one.kind, one.stage, one.dp_rank) == ("stage", 3, None)
     assert one.what == "stage 3, in every worker: forward 2.07×, backward 1.42× the other stages'"
     assert abs(found.error) < 0.002

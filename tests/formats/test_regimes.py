@@ -43,3 +43,11 @@ def test_levels_are_ordered_and_large_enough(times: list[float], smallest: int) 
     assert (np.diff(ascending) >= 0).all()
     if len(times) >= smallest:
         assert (np.bincount(found) >= smallest).all()
+
+
+@given(st.sets(st.sampled_from([1.5, 2, 3, 5, 8]), min_size=1), st.integers(2, 20))
+def test_what_is_longer_need_not_be_alike(slow: set[float], usual: int) -> None:
+    times = np.concatenate([430 * np.linspace(0.999, 1.001, usual), 430 * np.array([*slow])])
+    found = levels(times, smallest=1)
+    assert not found[:usual].any()
+    assert sorted(found[usual:]) == [*range(1, len(slow) + 1)]
