@@ -200,6 +200,15 @@ def test_messages_that_hold_up_both_devices(tmp_path: Path) -> None:
     assert one.without_ms == pytest.approx(expected, rel=0.01)
 
 
+def test_over_exchanges_a_message_takes_its_time_once_both_ends_are_there(tmp_path: Path) -> None:
+    slow = pipeline(message_ms=[[25, 0], *[[0, 0]] * (STAGES - 2)])
+    job(lambda t, w: slow, dp_ranks=1).to_parquet(tmp_path / "job.parquet")
+    measured, _ = job_of(read_production(tmp_path / "job.parquet"))
+    measured.__dict__["transport"] = "exchange"
+    expected = simulate(slow, plan(slow, "1f1b"), "exchange").iteration_ms
+    assert measured.spans_ms == pytest.approx(expected)
+
+
 def test_pauses(explained: Explain) -> None:
     chance = np.random.default_rng(3)
 

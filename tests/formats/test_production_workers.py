@@ -299,6 +299,18 @@ def test_operator_times_are_read_back(
     assert np.allclose(made.scenario.forward_ms, slowest.forward_ms, rtol=1e-6, atol=1e-4)
 
 
+@pytest.mark.parametrize(("up_ms", "known"), [(0.5, False), (20, True)])
+def test_an_exchange_tells_the_time_of_its_longer_message(up_ms: float, known: bool) -> None:
+    """Two stages, two micro-batches: the first's gradient travels with the second's activation."""
+    ends = np.full((1, 4, 2, 2, 2), np.nan)
+    ends[0, :2, [0, 1], 0] = 10, 40  # F0 alone
+    ends[0, :2, [0, 1], 1] = ends[0, 2:, [1, 0], 0] = 60, 90  # F1 and B0
+    ends[0, 2:, [1, 0], 1] = 120, 120 + up_ms  # B1 alone
+    ((down, up),) = transfers_ms(ends)
+    assert down.tolist() == [[30, 30]]
+    assert np.array_equal(up, [[30 if known else np.nan, up_ms]], equal_nan=True)
+
+
 def test_a_realistic_job(imported: Import) -> None:
     """The file in tests/data is made by the generator, and says what it was made from."""
     frame = pd.read_parquet(JOB)
