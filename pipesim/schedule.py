@@ -253,23 +253,20 @@ class Schedule:
             )
         for stage in range(self.stages):
             for m in range(self.microbatches):
-                fused = Op("BW", stage, m) in seen
-                halves = [op for op in (Op("B", stage, m), Op("W", stage, m)) if op in seen]
-                if fused and halves:
+                whole, halves = Op("BW", stage, m), (Op("B", stage, m), Op("W", stage, m))
+                device = self.placement[stage]
+                fused = whole in seen
+                twice = next((op for op in halves if fused and op in seen), None)
+                if twice is not None:
                     raise ScheduleError(
-                        f"{halves[0]} and {stage}BW{m} do the same work twice",
-                        self.placement[stage],
-                        halves[0],
+                        f"{twice} and {whole} do the same work twice", device, twice
                     )
-                needed = (
-                    [Op("F", stage, m)]
-                    if fused or len(halves) == 2
-                    else [Op("F", stage, m), Op("B", stage, m), Op("W", stage, m)]
-                )
-                missing = next((op for op in needed if op not in seen), None)
-                if missing is not None:
-                    device = self.placement[stage]
-                    raise ScheduleError(f"{missing} is missing from device {device}", device)
+                needed = (Op("F", stage, m), *(() if fused else halves))
+                missing = [op for op in needed if op not in seen]
+                if missing:
+                    what = f"{whole} (or {halves[0]} and {halves[1]})"
+                    what = what if missing == [*halves] else str(missing[0])
+                    raise ScheduleError(f"{what} is missing from device {device}", device)
 
     # -- what waits for what ---------------------------------------------------------------
 

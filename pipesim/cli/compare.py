@@ -130,7 +130,7 @@ def compare(
         if not quiet:
             show(described(what, cost_ms), "")
         _show_rows(result)
-        show("", *filter(None, (_lower_bound(result), _misfits(result))))
+        show("", *filter(None, (_lower_bound(result), _misfits(result))), *_left_out(result))
         if not quiet:
             show("", advice(result))
     outputs.written(quiet=quiet)
@@ -210,6 +210,11 @@ def _misfits(result: Comparison) -> str:
         for limit, hosts in groups.items()
     }
     return "\n".join(f"Over {limit}: {listed(names)}" for limit, names in over.items() if names)
+
+
+def _left_out(result: Comparison) -> list[str]:
+    """Say which of the default systems have no row."""
+    return [f"No row for {system(name).title}: {why}" for name, why in result.left_out.items()]
 
 
 def _lower_bound(result: Comparison) -> str:

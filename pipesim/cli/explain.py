@@ -9,7 +9,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from pipesim.cli.explaining import explain_trace, import_first, is_trace, only_for_scenarios
+from pipesim.cli.explaining import explain_trace, is_trace, only_for_scenarios
 from pipesim.cli.options import (
     EngineName,
     Json,
@@ -18,9 +18,9 @@ from pipesim.cli.options import (
     ScenarioOptions,
     TransportOptions,
     engine_named,
+    plan_from,
 )
 from pipesim.cli.output import Column, Outputs, progress, show, show_json, show_rows
-from pipesim.documents.plan_json import load_plan
 from pipesim.documents.words import described, titled
 from pipesim.errors import ScenarioError
 from pipesim.explain.attribution import attribute
@@ -28,6 +28,7 @@ from pipesim.explain.causes import Attribution
 from pipesim.explain.diagnosis import Line, diagnosis, first, lines
 from pipesim.explain.operator_times import OUTLIER
 from pipesim.files import write_csv
+from pipesim.studies.systems import default_systems, system
 from pipesim.text import decimals, fixed, milliseconds
 
 __all__ = ["explain"]
@@ -76,8 +77,8 @@ def explain(
     imbalance, micro-batch variation, the transport, and warm-up and drain. Each is found by
     running the same plan again without it. "If removed" is what removing that cause alone
     saves; these times need not add up. "In order" removes the causes one after the other, from
-    top to bottom; these times add up to the iteration. Without a plan, 1f1b is explained, or
-    interleaved-1f1b where devices have several stages.
+    top to bottom; these times add up to the iteration. Without a plan, 1f1b is explained; where
+    devices have several stages, interleaved-1f1b, or zerobubble where it does not fit them.
 
     Of a production trace it says which worker, which stage, which rank and which link is slower
     than its peers, and what the job's step would be without it: all workers are run again with
@@ -95,10 +96,10 @@ def explain(
     outputs = Outputs({"--csv": csv_file, "--plot": plot}, scenario.scenario, plan)
     transport = over.build()
     with progress(quiet) as report:
-        schedule = load_plan(plan) if plan else None
+        schedule = plan_from(plan) if plan else None
         what = scenario.build(plan=schedule, chunks=planning.chunks)
         if schedule is None:
-            default = "1f1b" if what.is_plain else "interleaved-1f1b"
+            default = system(default_systems(what)[0]).planner
             what, schedule = planning.planned(scenario, transport, report, planner=default)
         found = attribute(
             what, schedule, transport, outlier=outlier, engine=engine_named(engine),
@@ -128,8 +129,6 @@ def _inputs(scenario: ScenarioOptions, files: list[Path]) -> tuple[ScenarioOptio
             if scenario.scenario is not None:
                 raise ScenarioError(f"explain takes one scenario, not {file} too")
             scenario = replace(scenario, scenario=file)
-        elif hint := import_first(file):
-            raise ScenarioError(f"{file} {hint}")
         elif plan is None:
             plan = file
         else:

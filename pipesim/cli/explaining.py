@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
+from pipesim.cli.options.plan_file import begins
 from pipesim.cli.output import Column, Outputs, note, progress, show, show_json, show_rows, wrapped
 from pipesim.errors import ScenarioError
 from pipesim.explain.diagnosis import NEGLIGIBLE
@@ -17,42 +18,12 @@ from pipesim.files import write_csv
 from pipesim.formats.production import read_production
 from pipesim.text import counted, decimals, fixed, milliseconds, percent
 
-__all__ = ["explain_trace", "import_first", "is_trace", "only_for_scenarios"]
-
-_KINDS = {".csv": "timeline", ".log": "megatron", ".txt": "megatron", ".gz": "profiler"}
-"""Which import reads a file, by its ending."""
+__all__ = ["explain_trace", "is_trace", "only_for_scenarios"]
 
 
 def is_trace(file: Path) -> bool:
     """Whether a file is a production trace, by its name or its first bytes."""
-    return file.suffix.lower() in (".parquet", ".pq") or _begins(file, b"PAR1")
-
-
-def import_first(file: Path) -> str:
-    """Say how to explain the file of another tool; empty if it is none of those known by name.
-
-    Examples
-    --------
-    >>> import_first(Path("train.log"))
-    'is no scenario and no plan: import it first, `pipesim import megatron train.log -o run.toml`'
-    >>> import_first(Path("plan.json"))
-    ''
-    """
-    kind, made = _KINDS.get(file.suffix.lower()), "run.toml"
-    if kind is None:
-        return ""
-    if kind == "timeline" and not _begins(file, b"iteration,"):
-        kind, made = "torch-csv", "plan.json"
-    return f"is no scenario and no plan: import it first, `pipesim import {kind} {file} -o {made}`"
-
-
-def _begins(file: Path, content: bytes) -> bool:
-    """Whether these are the file's first bytes."""
-    try:
-        with file.open("rb") as opened:
-            return opened.read(len(content)) == content
-    except OSError:
-        return False
+    return file.suffix.lower() in (".parquet", ".pq") or begins(file, b"PAR1")
 
 
 def only_for_scenarios(given: Sequence[object], **options: object) -> None:
@@ -198,7 +169,13 @@ def _diagnosis(found: JobExplanation) -> str:
         "pauses": f"It is operators that pause ({how})",
         "micro-batches": f"It is the unlike length of micro-batches, not a slow worker ({how})",
     }[first.kind]
-    return (
+    text = (
         f"{cause}. The step takes {milliseconds(first.in_order_ms)} without it, "
-        f"{percent(1 - first.in_order_ms / as_it_is)} less."
+        f"{percent(1 - first.in_order_ms / as_it_is)} less"
     )
+    if len(costly) > 1:
+        text += (
+            f", and {milliseconds(found.healthy_ms)} without all of those above, "
+            f"{percent(1 - found.healthy_ms / as_it_is)} less"
+        )
+    return f"{text}."

@@ -10,9 +10,8 @@ from typing import Annotated
 from typer import Argument, Option
 
 from pipesim.actions import End, Upkeep
-from pipesim.cli.options import Chunks, Quiet, ScenarioOptions, TransportOptions
+from pipesim.cli.options import Chunks, Quiet, ScenarioOptions, TransportOptions, plan_from
 from pipesim.cli.output import Outputs, note, progress
-from pipesim.documents.plan_json import load_plan
 from pipesim.engine import simulate
 from pipesim.errors import PipesimError
 from pipesim.formats.chrome_trace import save_chrome_trace
@@ -98,7 +97,7 @@ def export(
     if target not in FORMATS:
         raise PipesimError(f"unknown format {target!r}: one of {', '.join(FORMATS)}")
     outputs = Outputs({"--output": output}, scenario.scenario, plan)
-    schedule = load_plan(plan)
+    schedule = plan_from(plan)
     if target in OF_A_RUN:
         transport = over.build()
         what = scenario.build(plan=schedule, chunks=chunks)

@@ -15,9 +15,10 @@
       ]
     }
 
-``planner`` and ``assumed`` may be left out, and so may each key of ``assumed``:
+``planner`` and ``assumed`` may be left out, and so may each key of ``assumed``, or be null:
 ``delay_ms`` (one number, or [down, up] for each link), ``activation_limit`` and
-``host_limit`` (for each device, null for no limit), ``warmup`` and ``transport``.
+``host_limit`` (for each device, null for no limit), ``warmup`` (for each stage) and
+``transport``. No number is below 0.
 
 A plan with sends and receives of its own has them in ``orders`` too, between its operators, as
 well as overlaps and upkeep of stages: ``["0F0", "0SEND_F0", "0RECV_B0", "0BW0"]``; see
@@ -36,7 +37,9 @@ from pipesim.documents.reading import Place, Table, action, list_of, number, tex
 from pipesim.documents.strict_json import parse_json
 from pipesim.errors import ScheduleError
 from pipesim.files import StrPath, read_text, write_text
+from pipesim.scenario import DIRECTIONS
 from pipesim.schedule import Assumptions, Schedule
+from pipesim.text import counted
 
 __all__ = ["load_plan", "plan_json", "read_plan", "save_plan"]
 
@@ -71,9 +74,11 @@ def read_plan(value: object, place: Place) -> Schedule:
     if microbatches < 1:
         raise plan.place.at("microbatches").error("must be at least 1")
     try:
-        return Schedule.of_actions(orders, placement, microbatches, planner, assumed)
+        schedule = Schedule.of_actions(orders, placement, microbatches, planner, assumed)
     except ScheduleError as error:
         raise _blamed(error, orders, place).error(str(error)) from None
+    _check_lengths(schedule, place.at("assumed"))
+    return schedule
 
 
 def _blamed(error: ScheduleError, orders: list[list[Action]], place: Place) -> Place:
@@ -123,7 +128,10 @@ def _assumed(assumed: Assumptions) -> dict[str, object]:
 
 
 def _assumptions(value: object, place: Place) -> Assumptions:
-    table = Table(value, place)
+    said = value
+    if isinstance(value, dict):  # earlier plans hold null for what their planner left open
+        said = {key: what for key, what in value.items() if what is not None}
+    table = Table(said, place)
     assumed = Assumptions(
         delay_ms=table.take_or("delay_ms", _delays, None),
         activation_limit=table.take_or("activation_limit", list_of(_limit), None),
@@ -135,14 +143,40 @@ def _assumptions(value: object, place: Place) -> Assumptions:
     return assumed
 
 
+def _check_lengths(schedule: Schedule, place: Place) -> None:
+    """Check that what was assumed is for as many links, devices and stages as there are."""
+    for name, wanted, each in (
+        ("delay_ms", schedule.stages - 1, "link"),
+        ("activation_limit", schedule.devices, "device"),
+        ("host_limit", schedule.devices, "device"),
+        ("warmup", schedule.stages, "stage"),
+    ):
+        given = getattr(schedule.assumed, name)
+        if isinstance(given, tuple) and len(given) != wanted:
+            raise place.at(name).error(
+                f"must hold one for each {each}, {wanted} in all, not {len(given)}"
+            )
+
+
 def _delays(value: object, place: Place) -> float | list[list[float]]:
-    if isinstance(value, list):
-        return list_of(list_of(number))(value, place)
-    return number(value, place)
+    if not isinstance(value, list):
+        return _amount(value, place)
+    links = list_of(list_of(_amount))(value, place)
+    for link, ways in enumerate(links):
+        if len(ways) != len(DIRECTIONS):
+            raise place.at(link).error(f"must be [down, up], not {counted(len(ways), 'number')}")
+    return links
 
 
 def _limit(value: object, place: Place) -> float:
-    return math.inf if value is None else number(value, place)
+    return math.inf if value is None else _amount(value, place)
+
+
+def _amount(value: object, place: Place) -> float:
+    amount = number(value, place)
+    if amount < 0:
+        raise place.error(f"must not be below 0, which {amount:g} is")
+    return amount
 
 
 def _mapping(value: object, place: Place) -> dict[str, object]:

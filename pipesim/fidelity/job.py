@@ -138,7 +138,7 @@ def _scenario(schedule: Schedule, times: Times, t: int, w: int) -> Scenario:
         backward_ms=backward / 2,
         weight_ms=backward / 2,
         fused_backward_ms=backward,
-        occupancy_ms=delays,
+        latency_ms=delays,  # a message takes its time once both its ends are there
     )
 
 

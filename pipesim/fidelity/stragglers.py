@@ -28,6 +28,9 @@ __all__ = ["JobExplanation", "SlowStep", "explain_job"]
 _MOST = 20
 """Suspects that are looked into, those that stand apart most."""
 
+_NOTHING = 1e-3
+"""Part of the step that a suspect costs at least, alone or beside the others, to be one."""
+
 
 @dataclass(frozen=True)
 class SlowStep:
@@ -152,6 +155,10 @@ def explain_job(
         report(f"the job without {one.what}")
         others = [other for other in found if other is not one]
         measured.append(replace(one, without_ms=step_ms([one]), alone_ms=step_ms(others)))
+    healthy_ms = step_ms(found)
+    free = [one for one in measured if not _costs(one, as_it_is, healthy_ms)]
+    notes += tuple(f"costs nothing: {one.what}" for one in free)
+    measured = [one for one in measured if one not in free]
     measured.sort(
         key=lambda one: (-round(one.alone_ms, 6), round(one.without_ms, 6), ORDER.index(one.kind))
     )
@@ -171,6 +178,12 @@ def explain_job(
         slow_steps,
         notes,
     )
+
+
+def _costs(one: Suspect, as_it_is_ms: float, healthy_ms: float) -> bool:
+    """Whether the step is shorter without it, or would be longer with it alone."""
+    gains_ms = as_it_is_ms - one.without_ms, one.alone_ms - healthy_ms
+    return max(gains_ms) > _NOTHING * as_it_is_ms
 
 
 def _only(job: Job, steps: NDArray[np.bool_]) -> Job:

@@ -28,7 +28,7 @@ def levels(times: ArrayLike, *, smallest: int = 3) -> NDArray[np.int_]:
 
     A level is cut in two where the parts together stray least from their own medians, in the
     logarithm of the times (the natural breaks of Fisher and Jenks), if the medians differ by
-    10 % and by five times the noise.
+    10 % and by five times the noise, which is that on the levels of each part.
 
     Parameters
     ----------
@@ -50,6 +50,8 @@ def levels(times: ArrayLike, *, smallest: int = 3) -> NDArray[np.int_]:
     ([0, 1], [0, 0, 0, 0])
     >>> levels([430, 950, 428, 951]).tolist()
     [0, 1, 0, 1]
+    >>> levels([90, 135, 90, 162], smallest=1).tolist()
+    [0, 1, 0, 2]
     """
     values = np.log(np.asarray(times, dtype=float))
     smallest = min(smallest, max(len(values) // 2, 1))
@@ -60,7 +62,7 @@ def levels(times: ArrayLike, *, smallest: int = 3) -> NDArray[np.int_]:
     return result
 
 
-def _parts(ascending: NDArray[np.float64], smallest: int, first: int = 0) -> list[slice]:
+def _parts(ascending: NDArray[np.float64], smallest: int) -> list[slice]:
     """Cut sorted values into levels."""
     n = len(ascending)
     if n >= 2 * smallest:
@@ -68,13 +70,13 @@ def _parts(ascending: NDArray[np.float64], smallest: int, first: int = 0) -> lis
         cut = int(sizes[np.argmin(_strays(ascending, sizes))])
         low, high = ascending[:cut], ascending[cut:]
         apart = float(np.median(high) - np.median(low))
-        noise = max(_deviation(low), _deviation(high))
-        if apart > max(np.log(_APART), _CLEARLY * noise):
-            return [
-                *_parts(low, smallest, first),
-                *_parts(high, smallest, first + cut),
-            ]
-    return [slice(first, first + n)]
+        if apart > np.log(_APART):
+            above = (slice(cut + part.start, cut + part.stop) for part in _parts(high, smallest))
+            parts = [*_parts(low, smallest), *above]
+            # Several levels in a part are no noise: two slow workers need not be equally slow.
+            if apart > _CLEARLY * max(_deviation(ascending[part]) for part in parts):
+                return parts
+    return [slice(0, n)]
 
 
 def _strays(ascending: NDArray[np.float64], sizes: NDArray[np.int_]) -> NDArray[np.float64]:

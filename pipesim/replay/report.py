@@ -67,7 +67,8 @@ class Replayed:
             taken[op.kind, op.stage].append(span.end_ms - span.start_ms)
         given: dict[str, Array | None] = {TIME_OF["BW"]: None}
         for kind in {kind for kind, _ in taken}:
-            each = [np.mean(taken[kind, stage]) for stage in range(scenario.stages)]
+            # A stage that has none of this kind, where others have, is never asked for its time.
+            each = [np.mean(taken.get((kind, stage), 0.0)) for stage in range(scenario.stages)]
             given[TIME_OF[kind]] = np.array(each)
         return scenario.replaced(**given)
 

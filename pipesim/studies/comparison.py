@@ -16,7 +16,7 @@ import numpy as np
 
 from pipesim import analysis
 from pipesim.engine import Engine, Runs, simulate
-from pipesim.errors import SolverError
+from pipesim.errors import ScheduleError, SolverError
 from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
 from pipesim.studies.planning import Plans, in_chunks
@@ -133,12 +133,19 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All systems on one scenario."""
+    """All systems on one scenario.
+
+    Attributes
+    ----------
+    left_out : dict of str to str
+        Why there is no row of a system that is one by default, by name.
+    """
 
     scenario: Scenario
     lower_bound_ms: float
     rows: tuple[Row, ...]
     message_cost_ms: float = 0.0
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Row:
         """Return the row of the system called ``name``."""
@@ -156,6 +163,7 @@ class Comparison:
             "message_cost_ms": self.message_cost_ms,
             "lower_bound_ms": self.lower_bound_ms,
             "rows": [row.as_dict() for row in self.rows],
+            "left_out": dict(self.left_out),
         }
 
 
@@ -179,9 +187,10 @@ def compare(
         What to run, with its delays.
     systems : sequence of str
         Names out of ``SYSTEMS``, or ``planner:transport``. Default: see
-        :func:`~pipesim.studies.systems.default_systems`; where one of these leaves some device no
-        room for one more activation, so that its limit may have cost time, ``search`` is a row as
-        well, for pipelines of up to :data:`MOST_SEARCHED` operators.
+        :func:`~pipesim.studies.systems.default_systems`, without those that cannot plan this
+        scenario; where one of these leaves some device no room for one more activation, so that
+        its limit may have cost time, ``search`` is a row as well, for pipelines of up to
+        :data:`MOST_SEARCHED` operators.
     chunks : int, optional
         Cut each stage into so many interleaved chunks, for all planners that take some. Default:
         as many as each planner wants, see :func:`planners.chunks`.
@@ -204,7 +213,8 @@ def compare(
     Raises
     ------
     ScenarioError, ScheduleError
-        A system does not exist, or cannot plan this scenario.
+        A system does not exist; or one that was asked for, or that takes the group size, or all
+        of them, cannot plan this scenario.
 
     Examples
     --------
@@ -217,14 +227,21 @@ def compare(
     make = _Rows(scenario, chunks, group_size, message_cost_ms, ways, engine)
     plans = Plans()
     rows: list[Row] = []
+    left_out: dict[str, str] = {}
 
     def add(name: str) -> None:
         one = system(name)
         progress(one.title)
         rows.append(make.planned(one, plans))
 
-    for name in default_systems(scenario, chunks) if systems is None else systems:
-        add(name)
+    names = default_systems(scenario, chunks) if systems is None else systems
+    for name in names:
+        try:
+            add(name)
+        except ScheduleError as error:
+            if systems is not None or group_size is not None or len(left_out) + 1 == len(names):
+                raise
+            left_out[name] = str(error)
     unasked = systems is None and 3 * scenario.stages * scenario.microbatches <= MOST_SEARCHED
     if unasked and any(map(_fills_a_device, rows)):
         add("search")
@@ -232,7 +249,7 @@ def compare(
         progress("Optimum")
         rows.append(make.optimal(optimum_seconds))
     bound_ms = analysis.lower_bound_ms(scenario.with_message_cost(message_cost_ms))
-    return Comparison(scenario, bound_ms, tuple(rows), message_cost_ms)
+    return Comparison(scenario, bound_ms, tuple(rows), message_cost_ms, left_out)
 
 
 MOST_SEARCHED = 20_000

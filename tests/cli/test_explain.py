@@ -237,10 +237,31 @@ def test_a_job_without_anything_slow() -> None:
         (["train.log"], "import it first, `pipesim import megatron train.log -o run.toml`"),
         (["ops.csv"], "import it first, `pipesim import timeline ops.csv -o run.toml`"),
         (["torch.csv"], "import it first, `pipesim import torch-csv torch.csv -o plan.json`"),
+        (["rank0.json"], "import it first, `pipesim import profiler rank0.json -o run.toml`"),
     ],
 )
 def test_errors_about_a_job(args: list[str], words: str) -> None:
     slow_start()
     Path("ops.csv").write_text("iteration,stage,op,index,host_start_ms,host_end_ms,gpu_ms\n")
     Path("torch.csv").write_text("0F0,0B0\n")
+    Path("rank0.json").write_text('{"schemaVersion": 1, "traceEvents": []}')
     assert words in error("explain", *args)
+
+
+@pytest.mark.parametrize(
+    "words", [["simulate"], ["replay", "--transport", "nccl"], ["export", "--format", "torch-csv"]]
+)
+def test_other_commands_that_take_a_plan_say_the_same(words: list[str]) -> None:
+    slow_start()
+    Path("rank0.json").write_text('{"schemaVersion": 1, "traceEvents": []}')
+    Path("run.toml").touch()
+    command = [*words, "-o", "out.csv"] if words[0] == "export" else words
+    assert "pipesim import profiler rank0.json" in error(*command, "rank0.json")
+    assert "pipesim import production trace.parquet" in error(*command, "trace.parquet")
+    assert "give it as --scenario run.toml" in error(*command, "run.toml")
+
+
+def test_a_plan_need_not_be_given_for_any_placement() -> None:
+    v = Scenario(stages=6, microbatches=5, placement=[0, 1, 2, 2, 1, 0])
+    save_scenario(v, "v.toml")
+    assert explained("v.toml") == explained("v.toml", "--planner", "zerobubble")

@@ -110,6 +110,11 @@ def test_options_are_for_every_row_that_has_them() -> None:
         assert found[name]["iteration_ms"] == simulate(scenario, schedule, over).iteration_ms
 
 
+def test_a_default_row_that_is_left_out_is_named() -> None:
+    text = stdout("compare", "--chunks", "2", "--microbatches", "9")
+    assert "No row for Interleaved 1F1B: interleaved-1f1b needs 2 groups" in text
+
+
 def test_the_cost_of_messages_has_two_names_and_one_meaning() -> None:
     slow = ["--delay", "20ms", "--link", "0"]
     for command in (["compare"], ["plan"], ["simulate", "--planner", "pipemorph"], ["optimal"]):

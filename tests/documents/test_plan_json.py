@@ -5,6 +5,7 @@ import math
 import random
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 
@@ -77,6 +78,8 @@ def test_planner_and_assumed_may_be_left_out(path: Path) -> None:
     del plan["planner"], plan["assumed"]
     schedule = load(path, json.dumps(plan))
     assert (schedule.planner, schedule.assumed) == ("", Assumptions())
+    plan["assumed"] = {"delay_ms": 0.0, "activation_limit": None}
+    assert load(path, json.dumps(plan)).assumed == Assumptions(delay_ms=0.0)
 
 
 OWN = """\
@@ -113,27 +116,34 @@ def test_round_trip_of_a_plans_own_order(
 
 
 times = st.floats(0, 1e15)
-assumptions = st.builds(
-    Assumptions,
-    delay_ms=st.none() | times | st.lists(st.lists(times, min_size=2, max_size=2), max_size=3),
-    activation_limit=st.none() | st.lists(times | st.just(math.inf), max_size=3),
-    host_limit=st.none() | st.lists(times | st.just(math.inf), max_size=3),
-    warmup=st.none() | st.lists(st.integers(0, 99), max_size=3),
-    transport=st.none() | st.text(),
-)
 
 
-@given(cases(), assumptions)
+def assumptions(made: Schedule) -> st.SearchStrategy[Assumptions]:
+    """What a plan of that shape may have assumed."""
+
+    def each(values: st.SearchStrategy[object], count: int) -> st.SearchStrategy[object]:
+        return st.none() | st.lists(values, min_size=count, max_size=count)
+
+    limits = each(times | st.just(math.inf), made.devices)
+    return st.builds(
+        Assumptions,
+        delay_ms=times | each(st.tuples(times, times), made.stages - 1),
+        activation_limit=limits,
+        host_limit=limits,
+        warmup=each(st.integers(0, 99), made.stages),
+        transport=st.none() | st.text(),
+    )
+
+
+@given(cases(), st.data())
 def test_round_trip(
-    tmp_path_factory: pytest.TempPathFactory,
-    case: tuple[Scenario, Schedule],
-    assumed: Assumptions,
+    tmp_path_factory: pytest.TempPathFactory, case: tuple[Scenario, Schedule], data: st.DataObject
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "round_trip.json"
     _, made = case
     save_plan(made, path)
     assert load_plan(path) == made
-    other = Schedule(made.orders, made.placement, made.microbatches, made.planner, assumed)
+    other = replace(made, assumed=data.draw(assumptions(made)))
     save_plan(other, path)
     assert load_plan(path) == other
 
@@ -164,6 +174,14 @@ def test_assumptions_are_no_mapping() -> None:
         ("[[0.5, 20.0]]", "[0.5]", ": assumed.delay_ms[0]", "must be a list, not 0.5"),
         ("[3.0, null]", '["3"]', ": assumed.activation_limit[0]", "must be a finite number"),
         ('"activation_limit"', '"limit"', ": assumed.limit", "unknown key"),
+        ("[[0.5, 20.0]]", "-1", ": assumed.delay_ms", "must not be below 0, which -1 is"),
+        ("0.5", "-0.5", ": assumed.delay_ms[0][0]", "must not be below 0"),
+        ("[3.0, null]", "[-3, null]", ": assumed.activation_limit[0]", "must not be below 0"),
+        ("[[0.5, 20.0]]", "[[0.5]]", ": assumed.delay_ms[0]", "must be [down, up], not 1 number"),
+        ("[[0.5, 20.0]]", "[]", ": assumed.delay_ms", "one for each link, 1 in all, not 0"),
+        ("[3.0, null]", "[3.0]", ": assumed.activation_limit", "each device, 2 in all, not 1"),
+        ('"activation_limit": [3.0', '"host_limit": [1, 2', ": assumed.host_limit", "not 3"),
+        ('"activation_limit": [3.0, null', '"warmup": [2', ": assumed.warmup", "each stage, 2"),
         ('"microbatches": 2,', "", "", "the key microbatches is missing"),
         ('"microbatches": 2', '"microbatches": 2.0', ": microbatches", "a whole number"),
         ('"microbatches": 2', '"microbatches": 0', ": microbatches", "must be at least 1"),

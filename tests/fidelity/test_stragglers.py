@@ -109,6 +109,16 @@ def test_two_slow_workers_hide_each_other(explained: Explain) -> None:
     assert second.in_order_ms == pytest.approx(HEALTHY_MS)
 
 
+def test_workers_that_are_not_equally_slow(explained: Explain) -> None:
+    """Half of the workers are slow on stage 2, one more than the other: no slow stage in all."""
+    found = explained(lambda t, w: pipeline({1: 1.5, 3: at(2, 1.8)}.get(w, 1.0)))
+    one, whole = found.suspects
+    assert (one.kind, one.dp_rank, one.stage) == ("worker", 3, 2)
+    assert (whole.kind, whole.dp_rank, whole.stage) == ("worker", 1, None)
+    assert one.without_ms == pytest.approx(step_ms(pipeline(1.5)))
+    assert found.healthy_ms == pytest.approx(HEALTHY_MS)
+
+
 def test_a_stage_of_all_workers(explained: Explain) -> None:
     found = explained(lambda t, w: pipeline(at(3, 2)))
     (one,) = found.suspects
@@ -190,6 +200,15 @@ def test_messages_that_hold_up_both_devices(tmp_path: Path) -> None:
     assert one.without_ms == pytest.approx(expected, rel=0.01)
 
 
+def test_over_exchanges_a_message_takes_its_time_once_both_ends_are_there(tmp_path: Path) -> None:
+    slow = pipeline(message_ms=[[25, 0], *[[0, 0]] * (STAGES - 2)])
+    job(lambda t, w: slow, dp_ranks=1).to_parquet(tmp_path / "job.parquet")
+    measured, _ = job_of(read_production(tmp_path / "job.parquet"))
+    measured.__dict__["transport"] = "exchange"
+    expected = simulate(slow, plan(slow, "1f1b"), "exchange").iteration_ms
+    assert measured.spans_ms == pytest.approx(expected)
+
+
 def test_pauses(explained: Explain) -> None:
     chance = np.random.default_rng(3)
 
@@ -249,6 +268,7 @@ def test_a_worker_that_is_never_complete_is_told(explained: Explain) -> None:
 def test_the_shipped_job_has_a_slow_stage_and_no_slow_worker() -> None:
     found = explain_job(read_production(SHIPPED))
     (one,) = found.suspects
+    assert all(note.startswith("costs nothing: link") for note in found.notes)
     assert (one.kind, one.stage, one.dp_rank) == ("stage", 3, None)
     assert one.what == "stage 3, in every worker: forward 2.07×, backward 1.42× the other stages'"
     assert abs(found.error) < 0.002

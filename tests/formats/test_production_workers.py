@@ -299,6 +299,46 @@ def test_operator_times_are_read_back(
     assert np.allclose(made.scenario.forward_ms, slowest.forward_ms, rtol=1e-6, atol=1e-4)
 
 
+@given(st.lists(st.floats(-1e6, 1e6), min_size=8, max_size=8))
+def test_clocks_that_differ_by_the_same_time_in_all_steps(
+    tmp_path_factory: pytest.TempPathFactory, offsets: list[float]
+) -> None:
+    """Messages take as long both ways: then the middle of both bounds is the truth."""
+    what = Scenario(stages=4, microbatches=6, forward_ms=10, latency_ms=0.5)
+    right = job(lambda t, w: what, steps=range(3))
+    late = np.reshape(offsets, (2, 4))[right["dp_rank"], right["stage"]]
+    path = tmp_path_factory.mktemp("job") / "job.parquet"
+    right.assign(start_ts=right["start_ts"] + late / 1e3).to_parquet(path)
+    trace = read_production(path)
+    assert trace.skipped == ()
+    for one in trace.iterations:
+        assert one.iteration_ms == pytest.approx(
+            simulate(what, plan(what, "1f1b")).iteration_ms, abs=1.1
+        )
+
+
+def test_a_clock_that_jumps_in_one_step_is_not_set_right(tmp_path: Path) -> None:
+    frame = job(lambda t, w: Scenario(stages=3, microbatches=4), steps=range(5))
+    jumped = (frame["step"] == 2) & (frame["dp_rank"] == 1) & (frame["stage"] == 1)
+    frame.assign(start_ts=frame["start_ts"] + 0.3 * jumped).to_parquet(tmp_path / "job.parquet")
+    trace = read_production(tmp_path / "job.parquet")
+    assert len(trace.iterations) == 9
+    assert trace.skipped[0].startswith("step 2, dp rank 1: ")
+    assert not any("set right" in note for note in trace.notes)
+
+
+@pytest.mark.parametrize(("up_ms", "known"), [(0.5, False), (20, True)])
+def test_an_exchange_tells_the_time_of_its_longer_message(up_ms: float, known: bool) -> None:
+    """Two stages, two micro-batches: the first's gradient travels with the second's activation."""
+    ends = np.full((1, 4, 2, 2, 2), np.nan)
+    ends[0, :2, [0, 1], 0] = 10, 40  # F0 alone
+    ends[0, :2, [0, 1], 1] = ends[0, 2:, [1, 0], 0] = 60, 90  # F1 and B0
+    ends[0, 2:, [1, 0], 1] = 120, 120 + up_ms  # B1 alone
+    ((down, up),) = transfers_ms(ends)
+    assert down.tolist() == [[30, 30]]
+    assert np.array_equal(up, [[30 if known else np.nan, up_ms]], equal_nan=True)
+
+
 def test_a_realistic_job(imported: Import) -> None:
     """The file in tests/data is made by the generator, and says what it was made from."""
     frame = pd.read_parquet(JOB)

@@ -50,3 +50,11 @@ def test_no_median_lies_between_two_levels(fast: int, slow: int, factor: float) 
     times = np.array([100.0] * fast + [100 * factor] * slow)
     for part in range(int((found := levels(times)).max()) + 1):
         assert np.median(times[found == part]) in (100, 100 * factor)
+
+
+@given(st.sets(st.sampled_from([1.5, 2, 3, 5, 8]), min_size=1), st.integers(2, 20))
+def test_what_is_longer_need_not_be_alike(slow: set[float], usual: int) -> None:
+    times = np.concatenate([430 * np.linspace(0.999, 1.001, usual), 430 * np.array([*slow])])
+    found = levels(times, smallest=1)
+    assert not found[:usual].any()
+    assert sorted(found[usual:]) == [*range(1, len(slow) + 1)]

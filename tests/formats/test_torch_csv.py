@@ -311,6 +311,7 @@ def test_what_is_wrong_with_a_cell(path: Path, cell: str, cause: str) -> None:
         ("0B0", "0I0", ":1", "0W0 is missing from rank 0"),
         ("1I0", "", ":2", "1I0 is missing from rank 1"),
         ("0B1", "0B0", ":1:6", "0B0 is scheduled 2 times"),
+        ("0B1", "", ":1", "0B1 (or 0I1 and 0W1) is missing from rank 0"),
         ("1W0", "1B0", ":2:3", "1I0 and 1B0 do the same work twice"),
         ("1I0", "1B0", ":2:6", "1W0 and 1B0 do the same work twice (before torch 2.6 B was"),
         ("0F0,0F1,,0B0", "0B0,0F0,0F1", ":1:1", "rank 0 waits in 0B0 for 0F0"),
@@ -321,6 +322,11 @@ def test_errors_name_file_and_place(path: Path, old: str, new: str, place: str, 
     assert old in ONLY
     with pytest.raises(FormatError, match=re.escape(f"{path}{place}: ") + ".*" + re.escape(says)):
         load(path, ONLY.replace(old, new, 1))
+
+
+def test_the_older_letters_explain_no_forward_that_comes_twice(path: Path) -> None:
+    with pytest.raises(FormatError, match=r":1:2: 0F0 is scheduled 2 times$"):
+        load(path, ONLY.replace("0F1", "0F0", 1))
 
 
 @pytest.mark.parametrize(

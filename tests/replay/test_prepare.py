@@ -14,7 +14,7 @@ from pipesim.replay.run.clocks import Clock, Reading
 from pipesim.replay.run.measured import ClockFacts, Measured, SwitchFacts
 from pipesim.replay.run.run import LinkFault, Route, Run
 from pipesim.scenario import Scenario
-from pipesim.schedule import Op
+from pipesim.schedule import Op, Schedule
 from pipesim.timeline import CommSpan, OpSpan, Timeline
 from pipesim.transport import Delegated, Exchange, Ideal, Nccl
 from planners import plan
@@ -149,6 +149,21 @@ def test_a_model_is_predicted_with_the_operator_times_of_its_warm_up() -> None:
     assert replayed.scenario.forward_ms[:, 0] == pytest.approx([3, 4, 5, 6])
     assert replayed.scenario.fused_backward_ms[:, 0] == pytest.approx([3, 3, 3, 3])
     assert replayed.error == pytest.approx(0)
+
+
+def test_a_stage_needs_no_operator_of_each_kind_that_others_have() -> None:
+    fused, split = ["1F0", "1BW0"], ["0F0", "0B0", "0W0"]
+    schedule = Schedule([list(map(Op.parse, ops)) for ops in (split, fused)], [0, 1], 1)
+    two = Scenario(stages=2, microbatches=1)
+    run = prepare(two, schedule, "nccl", compute="model", iterations=1, warmup=1)
+    timeline = simulate(
+        two.replaced(forward_ms=3.0, backward_ms=2.0, weight_ms=1.0, fused_backward_ms=4.0),
+        schedule,
+        "nccl",
+    )
+    replayed = Replayed(measured(run, timeline, timeline))
+    assert replayed.scenario.fused_backward_ms[:, 0] == pytest.approx([0, 4])
+    assert replayed.predicted_ms == timeline.iteration_ms
 
 
 def test_a_failure_costs_what_its_iteration_took_longer_than_others() -> None:

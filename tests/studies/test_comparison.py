@@ -135,6 +135,18 @@ def test_interleaved_counts_activations_of_whole_stages() -> None:
     assert len(row.warmup) == 8
 
 
+def test_a_default_row_that_cannot_be_planned_is_left_out_and_named() -> None:
+    uneven = Scenario(microbatches=9)
+    result = compare(uneven, chunks=2)
+    assert [row.system.name for row in result.rows] == [*DEFAULT_SYSTEMS[1:]]
+    assert "or a group size of 5" in result.left_out["interleaved-1f1b"]
+    assert result.as_dict()["left_out"] == result.left_out
+    assert not compare(uneven, chunks=2, group_size=5).left_out
+    for asked in ({"systems": ["interleaved-1f1b"]}, {"chunks": 2, "group_size": 3}):
+        with pytest.raises(ScheduleError, match="interleaved-1f1b needs"):
+            compare(uneven, **asked)  # type: ignore[arg-type]
+
+
 def test_any_planner_over_any_transport_is_a_system() -> None:
     row = compare(EXAMPLE, ["zb-h1:ideal"]).rows[0]
     assert (row.system.planner, row.system.transport, row.iteration_ms) == ("zb-h1", "ideal", 390)

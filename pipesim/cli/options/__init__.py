@@ -7,6 +7,7 @@ from pipesim.cli.options.plan import (
     PlanOptions,
     complete_planner,
 )
+from pipesim.cli.options.plan_file import plan_from
 from pipesim.cli.options.scenario import ScenarioOptions
 from pipesim.cli.options.shared import (
     EngineName,
@@ -37,4 +38,5 @@ __all__ = [
     "message_cost_ms",
     "one_starting",
     "parsed",
+    "plan_from",
 ]

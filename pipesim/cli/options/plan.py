@@ -9,9 +9,9 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+from pipesim.cli.options.plan_file import plan_from
 from pipesim.cli.options.scenario import ScenarioOptions
 from pipesim.cli.options.shared import one_starting
-from pipesim.documents.plan_json import load_plan
 from pipesim.errors import ScenarioError
 from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
@@ -115,5 +115,5 @@ class PlanOptions(PlannerOptions):
             raise ScenarioError("give a PLAN.json or --planner NAME, not both")
         if self.group_size is not None:
             raise ScenarioError("--group-size is for --planner: a plan says its order itself")
-        schedule = load_plan(self.plan)
+        schedule = plan_from(self.plan)
         return scenario.build(plan=schedule, chunks=self.chunks), schedule

@@ -129,6 +129,8 @@ def transfers_ms(ends_ms: Array) -> Array:
     """Return the time that each message takes once both its ends are there; NaN: not known.
 
     Sends and receives hold waiting time: a message's own time is that of the end that came last.
+    In an exchange both messages are logged with the time of the longer one. The shorter one's own
+    time is not known where those that travel alone take less than half of the other way's.
 
     Parameters
     ----------
@@ -143,4 +145,22 @@ def transfers_ms(ends_ms: Array) -> Array:
     durations = ends_ms[..., 1] - ends_ms[..., 0]
     down = np.fmin(durations[:, 0, :-1], durations[:, 1, 1:])
     up = np.fmin(durations[:, 2, 1:], durations[:, 3, :-1])
-    return np.stack([down, up], axis=1)
+    times: Array = np.stack([down, up], axis=1)
+    exchanged = _exchanged(ends_ms)
+    alone = np.where(exchanged, np.nan, times)
+    usual = np.full(times.shape[:-1], np.nan)
+    known = np.isfinite(alone).any(axis=-1)
+    usual[known] = np.nanmedian(alone[known], axis=-1)
+    shorter = 2 * usual < usual[:, ::-1]
+    times[exchanged & shorter[..., None]] = np.nan
+    return times
+
+
+def _exchanged(ends_ms: Array) -> NDArray[np.bool_]:
+    """Whether a message has its time in common with one the other way, shape [I, 2, S − 1, N]."""
+    above = ends_ms[:, 0, :-1], ends_ms[:, 3, :-1]  # forward and backward, [I, S − 1, N, 2]
+    below = ends_ms[:, 1, 1:], ends_ms[:, 2, 1:]
+    same = np.zeros((*above[0].shape[:-1], above[0].shape[-2]), dtype=bool)
+    for down, up in (above, below):
+        same |= (down[..., :, None, :] == up[..., None, :, :]).all(axis=-1)
+    return np.stack([same.any(axis=-1), same.any(axis=-2)], axis=1)

@@ -21,6 +21,7 @@ from pipesim.files import StrPath
 from pipesim.formats.clocks import measured_timeline
 from pipesim.formats.production.assembly import COMPUTE, assemble, usual_microbatches
 from pipesim.formats.production.messages import ENDS, communication, messages, transfers_ms
+from pipesim.formats.production.offsets import set_right
 from pipesim.formats.production.table import read_rows
 from pipesim.formats.tally import Dropped
 from pipesim.program import Message
@@ -234,6 +235,7 @@ def read_production(path: StrPath, *, step: int | None = None) -> ProductionTrac
     ranks_ms, slowest = _slowest_lanes(rows)
     left_out += _peers(rows[~slowest])
     rows = _only(rows, slowest)
+    clocks = set_right(rows)
 
     step_of, steps = pd.factorize(rows["step"], sort=True)
     worker_of, workers = pd.factorize(rows["dp_rank"], sort=True)
@@ -285,7 +287,7 @@ def read_production(path: StrPath, *, step: int | None = None) -> ProductionTrac
         iterations,
         tuple(skipped),
         tuple(left_out),
-        tuple(_notes(iterations, skipped, len(comm))),
+        (*clocks, *_notes(iterations, skipped, len(comm))),
         tuple(steps.tolist()),
         tuple(workers.tolist()),
         unread,
@@ -392,9 +394,7 @@ def _peers(rows: pd.DataFrame) -> Iterator[Dropped]:
 
 
 def _notes(
-    iterations: tuple[ProductionIteration, ...],
-    skipped: list[str],
-    sends: int,
+    iterations: tuple[ProductionIteration, ...], skipped: list[str], sends: int
 ) -> Iterator[str]:
     if skipped:
         more = f", and {len(skipped) - 1} more" if len(skipped) > 1 else ""

@@ -129,9 +129,10 @@ def _schedule(rows: Sequence[Sequence[_Cell]], file: str) -> Schedule:
     except ScheduleError as error:
         message = in_torch_letters(str(error))
         blamed = error.action
-        whole = blamed._replace(kind="BW") if isinstance(blamed, Op) else None
-        if whole and whole != blamed and any(whole in operators_of(row) for row in actions):
-            message += " (before torch 2.6 B was the input's gradient alone, which is I now)"
+        if isinstance(blamed, Op) and blamed.kind in ("B", "W"):
+            whole = blamed._replace(kind="BW")
+            if any(whole in operators_of(row) for row in actions):
+                message += " (before torch 2.6 B was the input's gradient alone, which is I now)"
         if error.device is None:
             raise FormatError(message, file=file) from None
         for cell in reversed(rows[error.device]):
