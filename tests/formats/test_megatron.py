@@ -156,6 +156,9 @@ def test_logs_without_timestamps(path: Path) -> None:
 
 def test_chosen_iterations(path: Path) -> None:
     assert made(path, ALL, iterations=[1, "3"]).iteration_ms == (4293.3, 430.3)
+    assert made(path, ALL, iterations=["3-9"]).iteration_ms == (430.3,)
+    with pytest.raises(FormatError, match=r"train.log: there is no iteration 7–9"):
+        made(path, ALL, iterations=["7–9"])
     with pytest.raises(FormatError, match=r"train.log: there is no iteration 9"):
         made(path, ALL, iterations=[1, 9])
 

@@ -112,14 +112,17 @@ def test_medians_over_the_chosen_iterations(path: Path) -> None:
     assert made.scenario.forward_ms.tolist() == [[10, 10, 8.5]]
     assert single(path, content, iterations=[8]).scenario.forward_ms.tolist() == [[10, 10, 5]]
     assert single(path, content, iterations=["7/2", 8]).scenario.forward_ms[0, 2] == 6.5
+    assert single(path, content, iterations=["8-9"]).scenario.forward_ms[0, 2] == 5
     with pytest.raises(FormatError, match=r"ops.csv: there is no iteration 9"):
         single(path, content, iterations=[7, 9])
     spread = single(path, content, iterations=[7, 8])
     assert spread.spread_ms["F"].tolist() == [[0, 0, 2]]
     assert set(spread.spread_ms) == {"F", "B", "W"}
     assert any(note.startswith("F 10 ms ± 0, B 10 ms ± 0, W ") for note in spread.notes)
-    with pytest.raises(FormatError, match=r"none of the chosen .*\(complete: 7, 8, 7/2\)"):
-        single(path, content, iterations=[9])
+    other = path.with_name("other.csv")
+    other.write_text(HEADER + slow)
+    with pytest.raises(FormatError, match=r"other.csv: none of the chosen .*\(complete: 8\)"):
+        import_timelines([path, other], iterations=[7])
 
 
 def test_zerobubble() -> None:

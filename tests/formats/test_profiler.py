@@ -72,7 +72,7 @@ def test_chosen_steps(write: Write) -> None:
     made = import_profiler(paths, iterations=["6"])
     assert made.scenario.forward_ms[0, 0] == 11
     assert [one.used for one in made.iterations] == [False, True]
-    with pytest.raises(FormatError, match=r"no complete iteration 7 \(complete: 5, 6\)"):
+    with pytest.raises(FormatError, match=r"no complete iteration 7 \(complete: 5–6\)"):
         import_profiler(paths, iterations=[7])
 
 

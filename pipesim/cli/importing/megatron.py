@@ -42,7 +42,8 @@ def megatron(
         str | None,
         Option(
             metavar="LIST",
-            help="Iterations, such as 5,6 (default: all that are alike, without start-up).",
+            help="Iterations, such as 5,6 or 20-40 (default: all that are alike, without "
+            "start-up).",
         ),
     ] = None,
     dp_rank: Annotated[

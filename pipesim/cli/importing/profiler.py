@@ -33,7 +33,8 @@ def profiler(
         str | None,
         Option(
             metavar="LIST",
-            help="Profiler steps, such as 5,6 (default: complete ones; of unlike, the fast).",
+            help="Profiler steps, such as 5,6 or 20-40 (default: complete ones; of unlike, the "
+            "fast).",
         ),
     ] = None,
     message_bytes: MessageBytes = 0.0,

@@ -39,7 +39,8 @@ def timeline(
         str | None,
         Option(
             metavar="LIST",
-            help="Healthy iterations, such as 5,6 (default: all about as fast as the fastest).",
+            help="Healthy iterations, such as 5,6 or 20-40 (default: all about as fast as the "
+            "fastest).",
         ),
     ] = None,
     message_bytes: MessageBytes = 0.0,

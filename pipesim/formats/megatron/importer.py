@@ -56,9 +56,9 @@ def import_megatron(
         several batch sizes, as in a ramp-up, only the iterations with N micro-batches count;
         if N is not given, those of the last one.
     iterations : collection of int or str, optional
-        The iterations to take. Default: all; without the first of a job if that is start-up,
-        over 1.5 times the median of the others; and if their times lie on several levels, those
-        of the fastest.
+        The iterations to take, or ranges of them such as ``"20-40"``. Default: all; without the
+        first of a job if that is start-up, over 1.5 times the median of the others; and if their
+        times lie on several levels, those of the fastest.
     dp_rank : int, optional
         The data-parallel rank whose operator times to take. Default: medians over all, or the
         slowest's if some stand apart.

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pipesim.errors import FormatError
+from pipesim.formats.chosen import chosen
 from pipesim.formats.megatron.record import LoggedIteration, MegatronLog
 from pipesim.formats.regimes import levels, ranges
 from pipesim.formats.tally import Dropped, Tally
@@ -62,11 +63,9 @@ class Selection:
         FormatError
             There is no such iteration.
         """
-        wanted = {str(label): None for label in labels}
-        found = {str(one.number) for _, one in self.kept}
-        for label in wanted:
-            if label not in found:
-                raise FormatError(f"there is no iteration {label}", file=self.kept[0][0].file)
+        wanted, absent = chosen(labels, [one.number for _, one in self.kept])
+        for label in absent:
+            raise FormatError(f"there is no iteration {label}", file=self.kept[0][0].file)
         self._keep([str(one.number) in wanted for _, one in self.kept], "not among the chosen")
 
     def of_batch(self, batch: int) -> None:

@@ -22,6 +22,7 @@ import numpy as np
 
 from pipesim.errors import FormatError, ScenarioError
 from pipesim.files import StrPath
+from pipesim.formats.chosen import chosen
 from pipesim.formats.measurement import MeasuredIteration, Measurement, OperatorTimes
 from pipesim.formats.operator_timeline.operators import Iteration, complete
 from pipesim.formats.operator_timeline.rows import OperatorFile, Pass, read_operator_csv
@@ -58,8 +59,9 @@ def import_timelines(
         How many stages the pipeline has; an iteration that lacks one is partial. Default: as
         many as the files name, so that a missing last stage goes unnoticed.
     iterations : collection of int or str, optional
-        The iterations to take as healthy, as the files name them; ``"5/2"`` is the second
-        pass of 5. Default: those up to 3 % slower than the fastest of their file.
+        The iterations to take as healthy, as the files name them, or ranges of them such as
+        ``"20-40"``; ``"5/2"`` is the second pass of 5. Default: those up to 3 % slower than the
+        fastest of their file.
     message_bytes : float
         Size of a message, which no timeline tells.
     name, source : str
@@ -76,7 +78,12 @@ def import_timelines(
     if not paths:
         raise ScenarioError("there is no file to import")
     files = [read_operator_csv(path, stages=stages) for path in paths]
-    wanted = None if iterations is None else {str(label) for label in iterations}
+    wanted = None
+    if iterations is not None:
+        labels = [part.label for file in files for part in file.passes]
+        wanted, absent = chosen(iterations, labels)
+        for label in absent:
+            raise FormatError(f"there is no iteration {label}", file=files[0].file)
     read = []
     for file in files:
         if (file.stages, file.microbatches) != (files[0].stages, files[0].microbatches):
@@ -84,9 +91,6 @@ def import_timelines(
                 f"has {_shape(file)}, but {files[0].file} has {_shape(files[0])}", file=file.file
             )
         read.append(_read(file, wanted))
-    for label in sorted(wanted or ()):
-        if not any(part.label == label for file in files for part in file.passes):
-            raise FormatError(f"there is no iteration {label}", file=files[0].file)
     notes = [f"{_name(one.file, files)}{text}" for one in read for text in _notes(one)]
     if len({file.fused for file in files}) > 1:
         notes.append("F, B and W are from the files with W, the fused backward from those without")

@@ -47,8 +47,8 @@ def import_profiler(
         One file for each rank, as :mod:`pipesim.formats.profiler.kineto` describes; where they name
         no rank, in rank order.
     iterations : collection of int or str, optional
-        The profiler steps to take the medians over. Default: all complete ones, or the fastest
-        where their times lie on several levels.
+        The profiler steps to take the medians over, or ranges of them such as ``"20-40"``.
+        Default: all complete ones, or the fastest where their times lie on several levels.
     message_bytes : float
         Size of a message, which is not read from traces.
     name, source : str
@@ -66,9 +66,8 @@ def import_profiler(
         raise ScenarioError("there is no file to import")
     notes: list[str] = []
     given = by_rank([read_kineto(path) for path in paths], notes)
-    wanted = None if iterations is None else {str(label) for label in iterations}
     copies = [
-        Iterations(Pipeline(ranks, given, notes), wanted) for ranks in pipelines(given, notes)
+        Iterations(Pipeline(ranks, given, notes), iterations) for ranks in pipelines(given, notes)
     ]
     slowest = max(copies, key=lambda copy: copy.usual_ms)
     times = OperatorTimes.of(slowest.samples())

@@ -8,11 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 from pipesim.errors import FormatError, ScheduleError
+from pipesim.formats.chosen import chosen
 from pipesim.formats.clocks import UnusableError, measured_timeline
 from pipesim.formats.measurement import MeasuredIteration
 from pipesim.formats.profiler.pipeline import Operators, Pipeline
 from pipesim.formats.profiler.work import own_work
-from pipesim.formats.regimes import levels
+from pipesim.formats.regimes import levels, ranges
 from pipesim.scenario import KINDS, Array, Kind, Scenario
 from pipesim.schedule import Schedule
 from pipesim.timeline import OpSpan, Timeline
@@ -27,8 +28,8 @@ class Iterations:
     ----------
     pipeline : Pipeline
         Of which.
-    wanted : collection of str, optional
-        The profiler steps to use. Default: those of the fastest level.
+    labels : collection of int or str, optional
+        The profiler steps to use, or ranges of them. Default: those of the fastest level.
 
     Attributes
     ----------
@@ -54,7 +55,7 @@ class Iterations:
         No iteration is complete, or one that is wanted is not.
     """
 
-    def __init__(self, pipeline: Pipeline, wanted: Collection[str] | None) -> None:
+    def __init__(self, pipeline: Pipeline, labels: Collection[int | str] | None) -> None:
         self.pipeline = pipeline
         lacks = {step: pipeline.missing(step) for step in pipeline.iterations}
         self.complete = [step for step, missing in lacks.items() if not missing]
@@ -64,13 +65,12 @@ class Iterations:
             raise FormatError(
                 f"no iteration is complete (iteration {step} lacks {missing})", file=pipeline.file
             )
-        for label in sorted(wanted or ()):
-            if label not in map(str, self.complete):
-                raise FormatError(
-                    f"there is no complete iteration {label} (complete: "
-                    f"{', '.join(map(str, self.complete))})",
-                    file=pipeline.file,
-                )
+        wanted, absent = chosen(labels or (), self.complete)
+        for label in absent:
+            raise FormatError(
+                f"there is no complete iteration {label} (complete: {ranges(self.complete)})",
+                file=pipeline.file,
+            )
         self.work = own_work(pipeline, self.complete)
         self.shape = Scenario(
             stages=len(pipeline.placement),
@@ -96,7 +96,7 @@ class Iterations:
         self.used = [
             step
             for step in self.complete
-            if (step not in self.slower if wanted is None else str(step) in wanted)
+            if (step not in self.slower if labels is None else str(step) in wanted)
         ]
 
     @property
