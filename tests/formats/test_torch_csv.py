@@ -182,6 +182,7 @@ def _check_blocking(schedule: Schedule) -> None:
         ("0B1\n", "0B1,,\n"),
         ("1W0\n", "1W0"),
         ("0F0", "\ufeff0F0"),
+        ("0F0", '"0F0"'),
     ],
 )
 def test_what_says_nothing_is_left_out(path: Path, old: str, new: str) -> None:
@@ -253,12 +254,19 @@ def test_a_plans_own_order_goes_there_and_back(
 
 BAD_CELLS = [
     "0F0xyz", "0BW0", "0F", "F0", "0", "0F0 1", "0 F0", "00F0", "0F00", "-1F0", "+0F0", "0f0",
-    "0F٣", "0F1000000000", "1" * 5000 + "F0", "0SEND0", "0SEND_F", "0SEND_W0", "0X0", '"0F0"',
+    "0F٣", "0F1000000000", "1" * 5000 + "F0", "0SEND0", "0SEND_F", "0SEND_W0", "0X0",
     "None", "0UNSHARD0", "UNSHARD", "0REDUCE_GRADx", "0OVERLAP_F_B", "()OVERLAP_F_B",
     "(0F0;)OVERLAP_F_B", "(;)OVERLAP_F_B", "(0F0;0B0)F", "(0F0;0UNSHARD)OVERLAP_F_B",
     "(0F0;0B0)OVERLAP_F_Bx", "(0F0;0BW0)OVERLAP_F_B", "(0F0;0SEND_F0)OVERLAP_F_B", "0F0;0B0",
-    "((0F0;0B0)OVERLAP_F_B;0B0)OVERLAP_F_B", "0F0\r", "0F0\x00", "0F0\u00a0",
+    "((0F0;0B0)OVERLAP_F_B;0B0)OVERLAP_F_B", "0F0\x00", "0F0\u00a0",
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize("cell", ['"0F0"x', '"0F0', "0F0\r"])
+def test_a_line_is_csv_or_an_error(path: Path, cell: str) -> None:
+    with pytest.raises(FormatError, match=re.escape(f"{path}:1: is no line of CSV: ")) as error:
+        load(path, ONLY.replace(",,", f",{cell},", 1))
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("cell", BAD_CELLS)

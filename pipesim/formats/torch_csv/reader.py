@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -76,10 +77,11 @@ def import_torch_csv(path: StrPath) -> TorchSchedule:
         lines.pop()
     if not lines:
         raise FormatError("holds no action", file=file)
+    texts = [_texts(line, rank, file) for rank, line in enumerate(lines)]
     blanks: list[str] = []
-    rows = [_row(line, rank, file, blanks) for rank, line in enumerate(lines)]
+    rows = [_row(cells, rank, file, blanks) for rank, cells in enumerate(texts)]
     if any(isinstance(cell.action, End) for row in rows for cell in row):
-        _check_no_blanks(lines, file)
+        _check_no_blanks(texts, file)
     schedule = _schedule(rows, file)
     return TorchSchedule(schedule, _tallies(rows, blanks), _notes(schedule))
 
@@ -88,13 +90,18 @@ def _fail(cell: _Cell, message: str, file: str) -> FormatError:
     return FormatError(message, file=file, line=cell.rank + 1, column=cell.column)
 
 
-def _texts(line: str) -> list[str]:
-    return [text.strip(" \t") for text in line.removesuffix("\r").split(",")]
+def _texts(line: str, rank: int, file: str) -> list[str]:
+    """Return the cells of a line, quoted or not."""
+    try:
+        cells = next(csv.reader([line.removesuffix("\r")], strict=True), [])
+    except csv.Error as error:
+        raise FormatError(f"is no line of CSV: {error}", file=file, line=rank + 1) from None
+    return [text.strip(" \t") for text in cells or [""]]
 
 
-def _row(line: str, rank: int, file: str, blanks: list[str]) -> list[_Cell]:
+def _row(texts: Sequence[str], rank: int, file: str, blanks: list[str]) -> list[_Cell]:
     row = []
-    for column, text in enumerate(_texts(line), start=1):
+    for column, text in enumerate(texts, start=1):
         if not text:
             blanks.append(f"line {rank + 1}, cell {column}")
             continue
@@ -141,9 +148,8 @@ def _schedule(rows: Sequence[Sequence[_Cell]], file: str) -> Schedule:
         raise FormatError(message, file=file, line=error.device + 1) from None
 
 
-def _check_no_blanks(lines: Sequence[str], file: str) -> None:
-    for rank, line in enumerate(lines):
-        texts = _texts(line)
+def _check_no_blanks(rows: Sequence[Sequence[str]], file: str) -> None:
+    for rank, texts in enumerate(rows):
         if "" in texts:
             raise FormatError(
                 "a blank cell: torch loads none in a file with communication",
