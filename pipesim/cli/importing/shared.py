@@ -62,7 +62,7 @@ def imported(
 ) -> None:
     """Read a measurement, write its scenario, and say what became of the files.
 
-    A doubtful import is told even where nothing else is.
+    Whether it can be trusted is told even where nothing else is.
     """
     outputs = Outputs({"--output": output}, *files)
     with progress(quiet) as report:
@@ -76,7 +76,7 @@ def imported(
         if measurement.tallies:
             show_tallies(measurement.tallies, explain_drops, files)
         show(*(wrapped(f"- {_short(text, files)}", "  ") for text in measurement.notes), "")
-        show(wrapped(_checked(check), "  "))
+    show(wrapped(_checked(check), "  "))
     if check is not None and check.doubtful:
         note(f"warning: {_warned(check)}")
     outputs.written(quiet=quiet)
