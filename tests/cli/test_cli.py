@@ -350,7 +350,9 @@ def test_import_timeline() -> None:
     assert result.stdout.startswith("mine: 2 stages × 1 micro-batch ")
     assert "\n- " in result.stdout
     assert load_scenario("s.toml").name == "mine"
-    assert invoke("import", "timeline", "one.csv", "-o", "s.toml", "-q").output == ""
+    quiet = invoke("import", "timeline", "one.csv", "-o", "s.toml", "-q").output
+    assert quiet == result.stdout.splitlines(keepends=True)[-1]
+    assert quiet.startswith("Check: ")
 
 
 # -- help, version, completion -----------------------------------------------------------
