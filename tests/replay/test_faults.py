@@ -34,7 +34,8 @@ NEVER = f"{1000 * PATIENCE_S:g}s"
 """To wait for a peer: who ends within a test's patience has not waited for that."""
 SILENCE = "4s"
 """The same where it is what ends a run: longer than a busy machine leaves anybody waiting."""
-INSTRUCTION = r"iteration 0, (\d(F|BW)\d+|\[(send|receive|exchange) .*\])"
+END = r"\d(SEND|RECV)_[FB]\d+"
+INSTRUCTION = rf"iteration 0, (\d(F|BW)\d+|{END}|\[{END}(, {END})+\])"
 INTERRUPTED = f"interrupted at rank 0, {INSTRUCTION}"
 
 
