@@ -96,11 +96,14 @@ def explain(
     outputs = Outputs({"--csv": csv_file, "--plot": plot}, scenario.scenario, plan)
     transport = over.build()
     with progress(quiet) as report:
-        schedule = plan_from(plan) if plan else None
-        what = scenario.build(plan=schedule, chunks=planning.chunks)
-        if schedule is None:
-            default = system(default_systems(what)[0]).planner
-            what, schedule = planning.planned(scenario, transport, report, planner=default)
+        if plan:
+            schedule = plan_from(plan)
+            what = scenario.build(plan=schedule, chunks=planning.chunks)
+        else:
+            default = default_systems(scenario.build(chunks=planning.chunks))[0]
+            what, schedule = planning.planned(
+                scenario, transport, report, planner=system(default).planner
+            )
         found = attribute(
             what, schedule, transport, outlier=outlier, engine=engine_named(engine),
             progress=lambda changed: report(f"simulating {changed}"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipesim.cli.options.plan_file import begins
 from pipesim.cli.output import Column, Outputs, note, progress, show, show_json, show_rows, wrapped
@@ -12,11 +13,12 @@ from pipesim.errors import ScenarioError
 from pipesim.explain.diagnosis import NEGLIGIBLE
 from pipesim.explain.operator_times import OUTLIER
 from pipesim.fidelity.import_check import DOUBTFUL
-from pipesim.fidelity.stragglers import JobExplanation, explain_job
-from pipesim.fidelity.suspects import Suspect
 from pipesim.files import write_csv
-from pipesim.formats.production import read_production
 from pipesim.text import counted, decimals, fixed, milliseconds, percent
+
+if TYPE_CHECKING:
+    from pipesim.fidelity.stragglers import JobExplanation
+    from pipesim.fidelity.suspects import Suspect
 
 __all__ = ["explain_trace", "is_trace", "only_for_scenarios"]
 
@@ -53,6 +55,10 @@ def explain_trace(
     file: Path, *, outlier: float, json: bool, csv_file: Path | None, plot: Path | None, quiet: bool
 ) -> None:
     """Explain a production trace: which worker, which stage, which link."""
+    from pipesim.fidelity.stragglers import explain_job
+    from pipesim.fidelity.suspects import Suspect
+    from pipesim.formats.production import read_production
+
     outputs = Outputs({"--csv": csv_file, "--plot": plot}, file)
     with progress(quiet) as report:
         report(f"reading {file}")

@@ -13,7 +13,7 @@ What-if Analysis".
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,7 +54,7 @@ class SlowStep:
 
     def as_dict(self) -> dict[str, object]:
         """Return it in JSON types."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -188,14 +188,13 @@ def _costs(one: Suspect, as_it_is_ms: float, healthy_ms: float) -> bool:
 
 def _only(job: Job, steps: NDArray[np.bool_]) -> Job:
     kept = np.flatnonzero(steps).tolist()
-    return Job(
-        tuple(job.steps[t] for t in kept),
-        job.workers,
-        Times(job.times.operators_ms[kept], job.times.messages_ms[kept]),
-        job.measured_ms[kept],
-        [job.schedules[t] for t in kept],
-        job.usual[kept],
-        job.left_out,
+    return replace(
+        job,
+        steps=tuple(job.steps[t] for t in kept),
+        times=Times(job.times.operators_ms[kept], job.times.messages_ms[kept]),
+        measured_ms=job.measured_ms[kept],
+        schedules=[job.schedules[t] for t in kept],
+        usual=job.usual[kept],
     )
 
 

@@ -15,12 +15,11 @@ import json
 import os
 import sys
 import time
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from tests import ROOT
-from tests.formats.torch_runtime import forked
+from tests.formats.torch_runtime import forked, meet
 
 RECORDED = ROOT / "tests" / "data" / "profiler" / "recorded"
 RANKS, MICROBATCHES = 2, 4
@@ -49,13 +48,7 @@ def record(rank: int, folder: Path) -> None:
     from torch.profiler import ProfilerActivity, profile
     from torch.profiler import schedule as of_steps
 
-    dist.init_process_group(
-        "gloo",
-        store=dist.FileStore(str(folder / "store"), RANKS),
-        rank=rank,
-        world_size=RANKS,
-        timeout=timedelta(minutes=10),
-    )
+    meet(rank, RANKS, folder)
     for name in SCHEDULES:
         step = _step(name, rank)
         step()

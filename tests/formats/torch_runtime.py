@@ -58,16 +58,23 @@ def _fork(rank: int, run: Callable[[int], None]) -> int:
     return child
 
 
-def _run_rank(rank: int, folder: Path) -> None:
+def meet(rank: int, ranks: int, folder: Path) -> None:
+    """Join the other ranks over gloo, through a file in a folder that they share."""
     import torch.distributed as dist
 
     dist.init_process_group(
         "gloo",
-        store=dist.FileStore(str(folder / "store"), RANKS),
+        store=dist.FileStore(str(folder / "store"), ranks),
         rank=rank,
-        world_size=RANKS,
+        world_size=ranks,
         timeout=timedelta(minutes=10),
     )
+
+
+def _run_rank(rank: int, folder: Path) -> None:
+    import torch.distributed as dist
+
+    meet(rank, RANKS, folder)
     cases = json.loads((folder / "cases.json").read_text())
     results = {name: _largest_error(rank, folder, case) for name, case in cases.items()}
     if rank == 0:
