@@ -149,19 +149,19 @@ class Exchange(_Wired):
 
 
 @dataclass(frozen=True)
-class Delegated(_Checked):
+class Delegated(_Wired):
     """CPU delegation: messages leave through host memory and never block a GPU queue.
 
     Parameters
     ----------
     delegates : int, optional
         Delegate processes for each neighbour and direction, used round robin; each is
-        occupied by a message for ``base_ms`` and the link's whole delay. Default: enough
+        occupied by a message for its transfer and the link's whole delay. Default: enough
         that one is always free.
     only_slow : bool
         Delegate the messages of slow links alone; the others stay NCCL groups.
-    base_ms : float
-        Time that every delegated message takes, also on a healthy link.
+    base_ms, bytes_per_ms : float
+        A delegated transfer takes ``base_ms + bytes / bytes_per_ms``, also on a healthy link.
     copy_base_ms, copy_bytes_per_ms : float
         A copy between device and host takes ``copy_base_ms + bytes / copy_bytes_per_ms`` on
         a copy engine; a device has one for each way.
@@ -175,6 +175,7 @@ class Delegated(_Checked):
     delegates: int | None = None
     only_slow: bool = False
     base_ms: float = 0.0
+    bytes_per_ms: float = math.inf
     copy_base_ms: float = 0.0
     copy_bytes_per_ms: float = math.inf
     copy_on_demand: bool = False
@@ -183,10 +184,6 @@ class Delegated(_Checked):
     def queues(self) -> bool:
         """Whether kernels queue up on a device, so that lowering decides what is sent when."""
         return self.only_slow
-
-    def transfer_ms(self, size: Size) -> Size:
-        """Time that a message occupies its delegate besides the link's delay."""
-        return self.base_ms + 0 * size
 
     def copy_ms(self, size: Size) -> Size:
         """Time of a copy of ``size`` bytes between device and host."""
