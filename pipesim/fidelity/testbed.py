@@ -157,6 +157,26 @@ class Prediction:
     slow_ms: float
 
     @property
+    def system(self) -> str:
+        """What ran."""
+        return self.measured.system
+
+    @property
+    def setting(self) -> tuple[str, str, str, float]:
+        """What was the same for all systems that can be ranked against each other."""
+        return self.measured.setting
+
+    @property
+    def measured_ms(self) -> float:
+        """The measured iteration time under the delay."""
+        return self.measured.slow_ms
+
+    @property
+    def predicted_ms(self) -> float:
+        """The predicted one."""
+        return self.slow_ms
+
+    @property
     def error(self) -> float:
         """Relative error, signed: above 0 the prediction is too long."""
         return self.slow_ms / self.measured.slow_ms - 1
