@@ -31,17 +31,32 @@ class Prediction:
     ----------
     measured : MeasuredRun
         The run.
-    slow_ms : float
+    predicted_ms : float
         Its predicted iteration time under the delay.
     """
 
     measured: MeasuredRun
-    slow_ms: float
+    predicted_ms: float
+
+    @property
+    def system(self) -> str:
+        """What ran."""
+        return self.measured.system
+
+    @property
+    def setting(self) -> tuple[str, str, str, float]:
+        """What was the same for all systems that can be ranked against each other."""
+        return self.measured.setting
+
+    @property
+    def measured_ms(self) -> float:
+        """The measured iteration time under the delay."""
+        return self.measured.slow_ms
 
     @property
     def error(self) -> float:
         """Relative error, signed: above 0 the prediction is too long."""
-        return self.slow_ms / self.measured.slow_ms - 1
+        return self.predicted_ms / self.measured_ms - 1
 
 
 def predict(measured: MeasuredRun, testbed: Testbed, healthy: Scenario | None = None) -> Prediction:
