@@ -22,7 +22,7 @@ from pipesim.schedule import Schedule
 from pipesim.studies.planning import Plans, in_chunks
 from pipesim.studies.systems import System, default_systems, system
 from pipesim.timeline import Timeline
-from pipesim.transport import Ideal, Transport, transport
+from pipesim.transport import Transport, transport
 from planners import chunks as chunks_of
 
 if TYPE_CHECKING:
@@ -42,13 +42,14 @@ class Row:
     scenario : Scenario
         The compared one, so cut.
     over : Transport
-        Its ``base_ms`` is what a message costs besides delays.
+        How messages travel, and what they cost besides delays.
     iteration_ms : float
         Makespan under the system's transport, with the delays.
     no_delay_ms : float
         The same for the system on healthy links, planned for them.
     dependency_ms, hol_ms : float
-        Ideal − ideal without delay; transport − ideal.
+        Ideal − ideal without delay; transport − ideal. Over ideal, messages cost what they do over
+        the transport.
     warmup, slackness : tuple of int
         x_i of each stage, Δ_i of each link.
     peak_activations, host_activations : tuple of float
@@ -103,7 +104,8 @@ class Row:
     def replanned(self) -> bool:
         """Whether the plan knows of a slow link: of a delay beyond what every message costs."""
         assumed = self.schedule.assumed.delay_ms
-        return assumed is not None and bool((np.asarray(assumed) > self.over.base_ms).any())
+        costs_ms = self.over.costs_ms(self.scenario)[:, None]
+        return assumed is not None and bool((np.asarray(assumed) > costs_ms).any())
 
     def as_dict(self) -> dict[str, object]:
         """The row in JSON types."""
@@ -284,19 +286,18 @@ class _Rows:
         scenario = in_chunks(self.whole, one.planner, self.chunks if takes_chunks else None)
         healthy = scenario.without_delay()
         over = self.over(one.transport)
-        unblocked = Ideal(base_ms=over.base_ms)
         size = self.group_size if plans.takes_group_size(one.planner) else None
         schedule, plan_seconds = plans.of(
             scenario, one.planner, over, group_size=size, healthy=False
         )
         before, _ = plans.of(scenario, one.planner, over, group_size=size, healthy=True)
         runs = Runs(schedule, over, engine=self.engine)
-        ideal = Runs(schedule, unblocked, engine=self.engine)
+        ideal = Runs(schedule, over.unblocked, engine=self.engine)
         if before is schedule:
             runs_before, ideal_before = runs, ideal
         else:
             runs_before = Runs(before, over, engine=self.engine)
-            ideal_before = Runs(before, unblocked, engine=self.engine)
+            ideal_before = Runs(before, over.unblocked, engine=self.engine)
         timeline = runs.timeline(scenario)
         ideal_ms = ideal.makespan_ms(scenario)
         hosted = timeline.peak_host_activations
@@ -320,7 +321,9 @@ class _Rows:
             fits=not hosted.any()
             or (schedule.uses_hosts and bool((hosted <= scenario.host_limit).all())),
             plan_seconds=plan_seconds,
-            lower_bound_ms=analysis.lower_bound_ms(scenario.with_message_cost(over.base_ms)),
+            lower_bound_ms=analysis.lower_bound_ms(
+                scenario.with_message_cost(over.costs_ms(scenario))
+            ),
         )
 
     def optimal(self, seconds: float) -> Row:
@@ -330,7 +333,7 @@ class _Rows:
         found: list[Result] = []
 
         def solved(what: Scenario, name: str, *, over: Transport) -> Schedule:
-            result = optimum(what, time_limit_s=seconds)
+            result = optimum(what.with_message_cost(over.costs_ms(what)), time_limit_s=seconds)
             if result.interrupted:
                 raise KeyboardInterrupt
             if result.schedule is None:

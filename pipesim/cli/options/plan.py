@@ -15,9 +15,10 @@ from pipesim.cli.options.shared import one_starting
 from pipesim.errors import ScenarioError
 from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
-from pipesim.studies.planning import in_chunks, plan_over
+from pipesim.studies.planning import in_chunks
 from pipesim.transport import Transport
 from planners import names as planner_names
+from planners import plan as plan_with
 
 __all__ = ["Chunks", "GroupSize", "PlanOptions", "PlannerOptions", "complete_planner"]
 
@@ -86,7 +87,7 @@ class PlannerOptions:
         name = self.planner or planner
         what = in_chunks(scenario.build(), name, self.chunks)
         report(f"planning with {name}")
-        return what, plan_over(what, name, over, group_size=self.group_size)
+        return what, plan_with(what, name, over=over, group_size=self.group_size)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ class MessageOptions:
 
     message_cost: MessageCost = None
     bytes_per_ms: Annotated[
-        float | None, Option(metavar="RATE", help="Bandwidth of a link (nccl, exchange, isolated).")
+        float | None, Option(metavar="RATE", help="Bandwidth of a link (all but delegated).")
     ] = None
     p2p_streams: Annotated[
         str | None,
