@@ -66,6 +66,24 @@ class Calibration:
             )
         return self.testbeds[run.testbed]
 
+    def checked(self, left_out: Sequence[Prediction]) -> Calibration:
+        """Return this calibration with how far off predictions of settings left out were.
+
+        Parameters
+        ----------
+        left_out : sequence of Prediction
+            See :meth:`Calibrator.leave_one_setting_out`.
+        """
+        errors: dict[str, dict[str, tuple[float, ...]]] = {name: {} for name in self.testbeds}
+        for one in left_out:
+            own, system = errors[one.measured.testbed], one.measured.system
+            own[system] = (*own.get(system, ()), one.measured.slow_ms / one.slow_ms - 1)
+        testbeds = {
+            name: replace(testbed, errors=errors[name]) for name, testbed in self.testbeds.items()
+        }
+        mean = float(np.mean([abs(one.error) for one in left_out])) if left_out else None
+        return replace(self, testbeds=testbeds, left_out=mean)
+
 
 class Calibrator:
     """Fits testbeds to measured runs.
@@ -105,34 +123,31 @@ class Calibrator:
     def leave_one_setting_out(self) -> list[Prediction]:
         """Predict each run from a fit that has not seen any run of its setting.
 
-        Raises
-        ------
-        ScenarioError
-            A testbed has a single setting.
+        Testbeds in :attr:`alone` are left out: there is nothing to fit to.
         """
-        self.check_settings()
         predictions = []
         for setting in dict.fromkeys(run.setting for run in self.runs):
             name = setting[0]
+            if name in self.alone:
+                continue
             self.progress(f"leaving out {' '.join(map(str, setting))}")
             seen = [run for run in self.runs if run.testbed == name and run.setting != setting]
             testbed = self._fitted(name, seen)
             predictions += [predict(run, testbed) for run in self.runs if run.setting == setting]
         return predictions
 
-    def check_settings(self) -> None:
-        """Raise :class:`ScenarioError` if a testbed has a single setting: none can be left out."""
+    @property
+    def alone(self) -> tuple[str, ...]:
+        """The testbeds with a single setting: how far off they are in others cannot be known."""
         settings: dict[str, set[object]] = {}
         for run in self.runs:
             settings.setdefault(run.testbed, set()).add(run.setting)
-        alone = next((name for name, own in settings.items() if len(own) == 1), None)
-        if alone is not None:
-            raise ScenarioError(
-                f"testbed {alone} has only one setting: it cannot be left out (use --no-leave-out)"
-            )
+        return tuple(name for name, own in settings.items() if len(own) == 1)
 
     def _fitted(self, name: str, runs: Sequence[MeasuredRun]) -> Testbed:
-        return self._fit.testbed(_bare(name, runs, self.timelines), runs)
+        bare = _bare(name, runs, self.timelines)
+        bare = replace(bare, message_bytes=float(np.median([run.message_bytes for run in runs])))
+        return self._fit.testbed(bare, runs)
 
 
 def predict_all(runs: Iterable[MeasuredRun], calibration: Calibration) -> list[Prediction]:

@@ -12,6 +12,7 @@ import numpy as np
 from pipesim.documents.reading import Place, Table, list_of, number, text, whole
 from pipesim.errors import FormatError, ScenarioError
 from pipesim.fidelity.calibration import STREAMS, Calibration
+from pipesim.fidelity.runs import SYSTEMS
 from pipesim.fidelity.testbed import CONSTANTS, MOST_CONSTANTS, Testbed
 from pipesim.files import StrPath, read_text, write_text
 from pipesim.scenario import Scenario
@@ -46,7 +47,10 @@ def _table(testbed: Testbed) -> dict[str, object]:
         "weight": testbed.weight,
         # An unlimited rate is left out: it is neutral.
         "constants": {k: v for k, v in testbed.constants.items() if np.isfinite(v)},
+        "message_bytes": testbed.message_bytes,
     }
+    if testbed.errors:
+        table["errors"] = {system: list(errors) for system, errors in testbed.errors.items()}
     if testbed.profile is not None:
         profile = testbed.profile
         table["profile"] = {
@@ -99,9 +103,18 @@ def _testbed(value: object, place: Place) -> Testbed:
         weight=table.take("weight", _positive),
         profile=table.take_or("profile", _profile, None),
         constants=table.take("constants", _constants),
+        message_bytes=table.take_or("message_bytes", number, 0.0),
+        errors=table.take_or("errors", _errors, {}),
     )
     table.close()
     return testbed
+
+
+def _errors(value: object, place: Place) -> dict[str, tuple[float, ...]]:
+    table = Table(value, place)
+    errors = {name: tuple(table.take_or(name, list_of(number), ())) for name in SYSTEMS}
+    table.close()
+    return {name: own for name, own in errors.items() if own}
 
 
 def _positive(value: object, place: Place) -> float:

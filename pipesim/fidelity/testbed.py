@@ -6,7 +6,7 @@ a delay is predicted. Nothing here is made for a single run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -16,7 +16,7 @@ from pipesim.errors import ScenarioError
 from pipesim.fidelity.runs import MeasuredRun
 from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
-from pipesim.transport import Delegated, Exchange, Nccl, Transport
+from pipesim.transport import Delegated, Exchange, Nccl, Transport, transport
 from planners import plan
 
 __all__ = ["CONSTANTS", "Constant", "Prediction", "Testbed", "predict", "profiled"]
@@ -95,6 +95,11 @@ class Testbed:
         Measured operator times of one model on this testbed, used for runs of its shape.
     constants : dict of str to float
         Values out of ``CONSTANTS``; those left out are neutral.
+    message_bytes : float
+        Size of the messages that it was calibrated with.
+    errors : dict of str to tuple of float
+        By system: measured / predicted − 1 of each run, predicted from a fit that has not seen its
+        setting.
     """
 
     name: str
@@ -104,6 +109,61 @@ class Testbed:
     weight: float = 1.0
     profile: Scenario | None = None
     constants: dict[str, float] = field(default_factory=dict)
+    message_bytes: float = 0.0
+    errors: dict[str, tuple[float, ...]] = field(default_factory=dict)
+
+    @property
+    def after_ms(self) -> float:
+        """What follows the pipeline in an iteration, and is in no makespan."""
+        return self["after_ms"]
+
+    def transport(
+        self, kind: str, *, ranks_per_host: int = 1, delegates: int | None = None
+    ) -> Transport:
+        """Return a transport with what messages cost here.
+
+        Parameters
+        ----------
+        kind : str
+            A name out of :data:`pipesim.transport.TRANSPORTS`. Over ``ideal`` and ``isolated``
+            messages cost what they do over ``nccl``.
+        ranks_per_host : int
+            Ranks that send at once through one host.
+        delegates : int, optional
+            Delegate processes for each direction. Default: enough that one is always free.
+
+        Raises
+        ------
+        ScenarioError
+            There is no such transport.
+        """
+        rate = self["transfer_gib_per_s"] * GIB_PER_S / ranks_per_host
+        match transport(kind):
+            case Delegated():
+                host = self["host_gib_per_s"] * GIB_PER_S / ranks_per_host
+                # A message crosses the host's memory on both sides, and the network.
+                return Delegated(
+                    delegates=delegates,
+                    base_ms=self["delegate_ms"],
+                    copy_bytes_per_ms=2 * min(rate, host),
+                )
+            case Nccl():
+                return Nccl(p2p_streams=self.p2p_streams, bytes_per_ms=rate)  # type: ignore[arg-type]
+            case other:
+                return replace(other, bytes_per_ms=rate)
+
+    def interval(self, system: str) -> tuple[float, float] | None:
+        """Where 90 % of measurements lie: within predicted × (1 + these); None if not known.
+
+        With n errors of other settings, a new one lies between the k-th lowest and the k-th highest
+        with probability 1 − 2k / (n + 1) (conformal prediction). Below 19 they are the extremes,
+        below four none.
+        """
+        errors = sorted(self.errors.get(system, ()))
+        if len(errors) < _FEWEST:
+            return None
+        k = max(1, int(0.05 * (len(errors) + 1)))
+        return errors[k - 1], errors[-k]
 
     def __getitem__(self, constant: str) -> float:
         """Return the value of a constant."""
@@ -139,6 +199,9 @@ class Testbed:
         rate = min(self["host_gib_per_s"], self["transfer_gib_per_s"]) * GIB_PER_S
         shared = measured.gpus_per_node * measured.message_bytes / rate
         return Delegated(delegates=measured.delegates, base_ms=self["delegate_ms"] + shared)
+
+
+_FEWEST = 4
 
 
 @dataclass(frozen=True)
