@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -10,20 +9,21 @@ import numpy as np
 from typer import Argument, Option
 
 from pipesim.cli.options import Quiet
-from pipesim.cli.output import Column, Outputs, progress, show, show_rows
+from pipesim.cli.output import Column, Outputs, note, progress, show, show_rows
 from pipesim.errors import ScenarioError
 from pipesim.fidelity.calibration import Calibration, Calibrator
 from pipesim.fidelity.calibration_file import save_calibration
 from pipesim.fidelity.runs import load_runs
 from pipesim.fidelity.testbed import CONSTANTS
 from pipesim.formats.measurement import Measurement
-from pipesim.text import plain
+from pipesim.text import listed, plain
 
 __all__ = ["calibrate"]
 
 EXAMPLES = (
     "pipesim calibrate traces/measured_iterations.csv --timelines traces/a10_timelines "
     "-o calibration.toml",
+    "pipesim calibrate runs.csv -o mine.toml && pipesim compare --testbed mine.toml",
 )
 
 
@@ -49,19 +49,30 @@ def calibrate(
 
     Each testbed gets at most four, such as the bandwidth of its network or the latency of a
     delegate; none is for a single run. Fifty runs take some minutes.
+
+    Two short runs are enough for a start. The file has a line for each run, with these columns
+    (others are ignored): testbed, model, stages, microbatches, gpus_per_node (ranks that send at
+    once through one host), message_mib, system (1f1b, zerobubble, pipemorph-cpu, pipemorph),
+    slow_links (such as 0), slow_sends (such as 0>1 1>0), delay_ms (of each),
+    delegates_per_direction (0 without delegates), healthy_ms and slow_ms (median iteration without
+    the delay and with it). For pipemorph-cpu without a delay, slow_ms is that with all messages
+    delegated. `--testbed` takes the result.
     """
     outputs = Outputs({"--output": output}, measured)
     runs = load_runs(measured)
     with progress(quiet) as report:
         calibrator = Calibrator(runs, _timelines(timelines), progress=report)
-        if leave_out:
-            calibrator.check_settings()
         calibration = calibrator.calibrate()
         if leave_out:
-            errors = [prediction.error for prediction in calibrator.leave_one_setting_out()]
-            calibration = replace(calibration, left_out=float(np.abs(errors).mean()))
+            calibration = calibration.checked(calibrator.leave_one_setting_out())
     save_calibration(calibration, output)
     _show(calibration)
+    if leave_out and calibrator.alone:
+        note(
+            f"{listed(calibrator.alone)}: there is one setting, so how far off predictions of "
+            "others are cannot be known",
+            quiet=quiet,
+        )
     outputs.written(quiet=quiet)
 
 
