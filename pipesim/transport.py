@@ -29,10 +29,15 @@ Size = TypeVar("Size", float, Array)
 """Bytes of one message, or of many."""
 
 
-class _Checked:
-    """Options are finite and not negative; the name is the text form."""
+class _Wired:
+    """A transfer takes ``base_ms + bytes / bytes_per_ms``.
+
+    Options are finite and not negative; the name is the text form.
+    """
 
     name: ClassVar[str]
+    base_ms: float
+    bytes_per_ms: float
 
     @property
     def queues(self) -> bool:
@@ -47,10 +52,18 @@ class _Checked:
     @property
     def unblocked(self) -> Ideal:
         """The transport ``ideal`` where messages cost what they do here."""
-        raise NotImplementedError
+        return Ideal(self.base_ms, self.bytes_per_ms)
+
+    def transfer_ms(self, size: Size) -> Size:
+        """Time that a message of ``size`` bytes takes besides its link's delay."""
+        return self.base_ms + size / self.bytes_per_ms
+
+    def copy_ms(self, size: Size) -> Size:
+        """Time of a copy of ``size`` bytes between device and host."""
+        return 0 * size
 
     def costs_ms(self, scenario: Scenario) -> Array:
-        """What a message of each link takes besides the delay, shape [S−1].
+        """What a message of each link takes besides the delay, copies included, shape [S−1].
 
         Examples
         --------
@@ -59,10 +72,6 @@ class _Checked:
         [5.0, 4.0]
         """
         return self.unblocked.transfer_ms(scenario.message_bytes)
-
-    def copy_ms(self, size: Size) -> Size:
-        """Time of a copy of ``size`` bytes between device and host."""
-        return 0 * size
 
     def __post_init__(self) -> None:
         for option in fields(self):  # type: ignore[arg-type]
@@ -77,22 +86,6 @@ class _Checked:
 
     def __str__(self) -> str:
         return self.name
-
-
-class _Wired(_Checked):
-    """A transfer takes ``base_ms + bytes / bytes_per_ms``."""
-
-    base_ms: float
-    bytes_per_ms: float
-
-    @property
-    def unblocked(self) -> Ideal:
-        """The transport ``ideal`` where messages cost what they do here."""
-        return Ideal(self.base_ms, self.bytes_per_ms)
-
-    def transfer_ms(self, size: Size) -> Size:
-        """Time that a message of ``size`` bytes takes besides its link's delay."""
-        return self.base_ms + size / self.bytes_per_ms
 
 
 @dataclass(frozen=True)
@@ -177,30 +170,36 @@ class Exchange(_Wired):
 
 
 @dataclass(frozen=True)
-class Delegated(_Checked):
+class Delegated(_Wired):
     """CPU delegation: messages leave through host memory and never block a GPU queue.
 
     Parameters
     ----------
     delegates : int, optional
         Delegate processes for each neighbour and direction, used round robin; each is
-        occupied by a message for ``base_ms`` and the link's whole delay. Default: enough
+        occupied by a message for its transfer and the link's whole delay. Default: enough
         that one is always free.
     only_slow : bool
         Delegate the messages of slow links alone; the others stay NCCL groups.
-    base_ms : float
-        Time that every delegated message takes, also on a healthy link.
+    base_ms, bytes_per_ms : float
+        A delegated transfer takes ``base_ms + bytes / bytes_per_ms``, also on a healthy link.
     copy_base_ms, copy_bytes_per_ms : float
         A copy between device and host takes ``copy_base_ms + bytes / copy_bytes_per_ms`` on
         a copy engine; a device has one for each way.
+    copy_on_demand : bool
+        A message is copied to the device when the operator that needs it is next, which waits
+        for the copy, instead of as soon as the message is on the host. The published
+        implementation does this: its host thread launches the copy and waits for it.
     """
 
     name: ClassVar[str] = "delegated"
     delegates: int | None = None
     only_slow: bool = False
     base_ms: float = 0.0
+    bytes_per_ms: float = math.inf
     copy_base_ms: float = 0.0
     copy_bytes_per_ms: float = math.inf
+    copy_on_demand: bool = False
 
     @property
     def queues(self) -> bool:
@@ -213,7 +212,7 @@ class Delegated(_Checked):
 
         Only delegates that are always free, and copies that take no time, keep nobody waiting.
         """
-        return replace(self, base_ms=0.0) != Delegated()
+        return replace(self, base_ms=0.0, bytes_per_ms=math.inf) != Delegated()
 
     @property
     def unblocked(self) -> Ideal:
@@ -222,12 +221,10 @@ class Delegated(_Checked):
         With ``only_slow``, without: not all messages are copied.
         """
         if self.only_slow:
-            return Ideal(self.base_ms)
-        return Ideal(self.base_ms + 2 * self.copy_base_ms, self.copy_bytes_per_ms / 2)
-
-    def transfer_ms(self, size: Size) -> Size:
-        """Time that a message occupies its delegate besides the link's delay."""
-        return self.base_ms + 0 * size
+            return super().unblocked
+        ms_per_byte = 1 / self.bytes_per_ms + 2 / self.copy_bytes_per_ms
+        rate = 1 / ms_per_byte if ms_per_byte else math.inf
+        return Ideal(self.base_ms + 2 * self.copy_base_ms, rate)
 
     def copy_ms(self, size: Size) -> Size:
         """Time of a copy of ``size`` bytes between device and host."""

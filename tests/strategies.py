@@ -195,8 +195,10 @@ transports: st.SearchStrategy[Transport] = st.one_of(
         delegates=st.none() | st.integers(1, 3),
         only_slow=st.booleans(),
         base_ms=_costs,
+        bytes_per_ms=_rates,
         copy_base_ms=_costs,
         copy_bytes_per_ms=_rates,
+        copy_on_demand=st.booleans(),
     ),
     st.builds(Isolated, base_ms=_costs, bytes_per_ms=_rates),
 )

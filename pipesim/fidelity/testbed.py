@@ -141,11 +141,11 @@ class Testbed:
         match transport(kind):
             case Delegated():
                 host = self["host_gib_per_s"] * GIB_PER_S / ranks_per_host
-                # A message crosses the host's memory on both sides, and the network.
+                # A delegated message crosses the network too.
                 return Delegated(
                     delegates=delegates,
                     base_ms=self["delegate_ms"],
-                    copy_bytes_per_ms=2 * min(rate, host),
+                    bytes_per_ms=min(host, rate),
                 )
             case Nccl():
                 return Nccl(p2p_streams=self.p2p_streams, bytes_per_ms=rate)  # type: ignore[arg-type]

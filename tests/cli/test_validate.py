@@ -71,9 +71,13 @@ def test_calibrate_then_validate() -> None:
     ("args", "message"),
     [
         (["validate", RUNS], "measured runs need --calibration FILE"),
-        (["validate", RUNS, *CALIBRATION, "--format", "log"], "unknown format 'log'"),
+        (["validate", RUNS, *CALIBRATION, "--format", "log"], "'log' is none of runs"),
         (["validate", PRODUCTION, "--format", "production", *CALIBRATION], "--calibration is for"),
-        (["validate", PRODUCTION, *CALIBRATION], "is not text in UTF-8"),
+        (["validate", PRODUCTION, *CALIBRATION], "--calibration is for runs"),
+        (
+            ["validate", PRODUCTION.replace("trace-ST.parquet", "meta-ST.yaml")],
+            "is no file of measurements",
+        ),
         (["validate", RUNS, "--format", "production"], "measured_iterations.csv: "),
         (["validate", RUNS, "--calibration", RUNS], "not TOML"),
         (["calibrate", RUNS, "-o", RUNS], "would overwrite an input"),

@@ -24,9 +24,9 @@ class MessageOptions:
     """The options of transports, for whichever of them has each."""
 
     message_cost: MessageCost = None
-    bytes_per_ms: Annotated[
-        float | None, Option(metavar="RATE", help="Bandwidth of a link (all but delegated).")
-    ] = None
+    bytes_per_ms: Annotated[float | None, Option(metavar="RATE", help="Bandwidth of a link.")] = (
+        None
+    )
     p2p_streams: Annotated[
         str | None,
         Option(
@@ -66,6 +66,14 @@ class MessageOptions:
     copy_bytes_per_ms: Annotated[
         float | None, Option(metavar="RATE", help="Bandwidth of these copies (delegated).")
     ] = None
+    copy_on_demand: Annotated[
+        bool,
+        Option(
+            "--copy-on-demand",
+            help="Copy a message to the device when the operator that needs it is next "
+            "(delegated).",
+        ),
+    ] = False
     compute_slowdown: Annotated[
         float | None,
         Option(

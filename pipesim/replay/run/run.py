@@ -110,6 +110,8 @@ class Run:
             )
         if isinstance(self.transport, Nccl) and self.transport.eager_bytes:
             raise ReplayError("a replay has no eager sends: leave eager_bytes out")
+        if isinstance(self.transport, Delegated) and self.transport.copy_on_demand:
+            raise ReplayError("a replay copies messages ahead: leave copy_on_demand out")
         for name, value, choices in (
             ("compute", self.compute, get_args(ComputeKind)),
             ("device", self.device, get_args(DeviceKind)),
@@ -274,5 +276,7 @@ class Run:
 
     def delegate_ms(self, message: Message) -> float:
         """Time that a message occupies its delegate."""
-        base = self.transport.base_ms if isinstance(self.transport, Delegated) else 0.0
-        return base + float(self.scenario.delay_ms[message.link, message.direction])
+        transfer = 0.0
+        if isinstance(self.transport, Delegated):
+            transfer = self.transport.transfer_ms(self._message_bytes(message))
+        return transfer + float(self.scenario.delay_ms[message.link, message.direction])

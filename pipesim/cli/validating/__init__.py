@@ -1,0 +1,1 @@
+"""What ``pipesim validate`` prints: one module for each kind of measurement."""
