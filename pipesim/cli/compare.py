@@ -122,7 +122,7 @@ def compare(
             from pipesim.plot import gantt, save
 
             report("drawing")
-            title = titled(what, cost_ms, testbed=where.testbed)
+            title = titled(what, cost_ms, testbed=cluster.name if cluster else None)
             save(gantt(result.timelines, title=title), plot)
         if csv_file:
             records = [row.as_dict() for row in result.rows]

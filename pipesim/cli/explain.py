@@ -117,7 +117,7 @@ def explain(
             from pipesim.plot.attribution import bars
 
             report("drawing")
-            save(bars(found, title=titled(what, testbed=where.testbed)), plot)
+            save(bars(found, title=titled(what, testbed=cluster.name if cluster else None)), plot)
         if csv_file:
             records = [line.as_dict() for line in lines(found)]
             write_csv(csv_file, list(records[0]), records)

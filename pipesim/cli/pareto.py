@@ -42,7 +42,7 @@ def show_pareto(
             from pipesim.plot.pareto import trade_off
 
             report("drawing")
-            title = titled(scenario, cost_ms, testbed=cluster.testbed.name if cluster else None)
+            title = titled(scenario, cost_ms, testbed=cluster.name if cluster else None)
             save(trade_off(points, bound_ms, title=title), plot)
         if csv_file:
             records = [point.as_dict() for point in points]

@@ -83,7 +83,9 @@ def simulate(
             report("drawing")
             for draw, path in ((gantt, plot), (in_flight, memory_plot)):
                 if path:
-                    title = titled(what, over.message_cost_ms, testbed=where.testbed)
+                    title = titled(
+                        what, over.message_cost_ms, testbed=cluster.name if cluster else None
+                    )
                     save(draw({name: timeline}, title=title), path)
         if csv_file:
             save_timeline_csv(timeline, csv_file)

@@ -297,7 +297,7 @@ def _assumptions(comparison: Comparison, row: Row) -> str:
     sizes, several = row.scenario.message_bytes, comparison.scenario.devices > 1
     costs = np.array([row.over.transfer_ms(sizes), row.over.copy_ms(sizes)])
     if comparison.cluster and several:
-        assumed.append(f"messages that cost what they do on {comparison.cluster.testbed.name}")
+        assumed.append(f"messages that cost what they do on {comparison.cluster.name}")
     elif not costs.any() and several:
         besides = " besides the delay" if comparison.scenario.slow_links else ""
         assumed.append(f"messages that take no time{besides} (--message-cost)")
@@ -311,7 +311,7 @@ def _record(comparison: Comparison, row: Row) -> str:
     """How far off predictions of a system were on the testbed; empty if there is no testbed."""
     if comparison.cluster is None:
         return ""
-    what = f"redictions of {row.system.title} on {comparison.cluster.testbed.name}"
+    what = f"redictions of {row.system.title} on {comparison.cluster.name}"
     errors = comparison.cluster.errors(row.system)
     interval = comparison.cluster.interval(row.system)
     if not errors:

@@ -35,6 +35,11 @@ class Cluster:
     testbed: Testbed
     ranks_per_host: int = 1
 
+    @property
+    def name(self) -> str:
+        """The testbed's name."""
+        return self.testbed.name
+
     def transport(self, name: str) -> Transport:
         """Return a transport with what messages cost here."""
         return self.testbed.transport(name, ranks_per_host=self.ranks_per_host)

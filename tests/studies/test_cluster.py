@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipesim import Scenario, compare
 from pipesim.errors import ScenarioError
 from pipesim.fidelity.testbed import Testbed as Bed
-from pipesim.studies.advice import advice, advised
+from pipesim.studies.advice import NEGLIGIBLE, advice, advised
 from pipesim.studies.cluster import Cluster, cluster
-from pipesim.studies.systems import system
+from pipesim.studies.comparison import Row
+from pipesim.studies.systems import DEFAULT_SYSTEMS, system
 from pipesim.transport import Delegated, Nccl
+from tests.strategies import examples
 
 MIB = 2**20
 SLOW = Scenario().with_delay(20, links=[0])
@@ -145,3 +150,36 @@ def test_what_holds_less_is_as_long_within_the_error() -> None:
     assert best is not None
     assert best.system.name == "1f1b:delegated"
     assert "ms, as long as ZeroBubble within the error of predictions; it" in advice(result)
+
+
+_errors = st.lists(st.floats(-0.3, 0.5), min_size=4, max_size=6).map(tuple)
+
+
+@examples(1)
+@given(
+    st.fixed_dictionaries({}, optional=dict.fromkeys(DEFAULT_SYSTEMS, _errors)),
+    st.sampled_from([0.0, 2.0, 5.0, 20.0]),
+)
+def test_claims_are_beyond_the_error(errors: dict[str, tuple[float, ...]], delay_ms: float) -> None:
+    slow = Scenario(microbatches=6).with_delay(delay_ms, links=[0])
+    result = compare(slow, testbed=replace(LAB, errors=errors))
+    best, text = advised(result), advice(result)
+    assert best is not None
+    fastest = min(result.rows, key=lambda row: row.iteration_ms)
+    about = best.iteration_ms <= fastest.iteration_ms * (1 + NEGLIGIBLE)
+    assert about or alike(best, fastest)
+    for row in result.rows:
+        if row is not best and alike(best, row):
+            for claim in (
+                f"% less than {row.system.title}",
+                f"about as long as {row.system.title}",
+            ):
+                assert not re.search(re.escape(claim) + r"\b(?!-)", text)
+
+
+def alike(row: Row, other: Row) -> bool:
+    """Whether each one's prediction lies between what the other's may be and is predicted to be."""
+    if row.interval_ms is None or other.interval_ms is None:
+        return False
+    here, there = (sorted((*one.interval_ms, one.iteration_ms)) for one in (row, other))  # type: ignore[misc]
+    return here[0] <= other.iteration_ms <= here[2] and there[0] <= row.iteration_ms <= there[2]
