@@ -8,7 +8,7 @@ from itertools import combinations
 
 import numpy as np
 
-from pipesim.fidelity.testbed import Prediction
+from pipesim.fidelity.prediction import Prediction
 
 __all__ = ["TELLING_APART", "Validation"]
 

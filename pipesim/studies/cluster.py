@@ -10,7 +10,7 @@ from pipesim.documents.words import between
 from pipesim.fidelity.shipped import testbed_named
 from pipesim.fidelity.testbed import Testbed
 from pipesim.files import StrPath
-from pipesim.scenario import Scenario
+from pipesim.scenario import Array, Scenario
 from pipesim.studies.systems import SYSTEMS, System
 from pipesim.text import milliseconds, plain
 from pipesim.transport import Transport
@@ -72,15 +72,16 @@ class Cluster:
 
         Examples
         --------
-        >>> Cluster(Testbed("mine", message_bytes=2**20)).described(Scenario(message_bytes=2**21))
-        'testbed mine: a message of 2 MiB takes 0 ms over NCCL, 0 ms through delegates'
+        >>> mine = Cluster(Testbed("mine", {"transfer_gib_per_s": 1.0}))
+        >>> mine.described(Scenario(message_bytes=2**21))
+        'testbed mine: a message of 2 MiB takes 1.95 ms over NCCL, 1.95 ms through delegates'
         """
         ranks, sizes = self.ranks_per_host, scenario.message_bytes
         name = f"testbed {self.testbed.name}" + (f", {ranks} ranks per host" if ranks > 1 else "")
         if not sizes.size:
             return f"{name}: one stage sends no messages"
         costs = ", ".join(
-            f"{between(self.transport(way).costs_ms(scenario).round(2))} {how}"
+            f"{_cost(self.transport(way).costs_ms(scenario))} {how}"
             for way, how in (("nccl", "over NCCL"), ("delegated", "through delegates"))
         )
         small, large = (plain(float(size) / _MIB) for size in (sizes.min(), sizes.max()))
@@ -103,6 +104,10 @@ class Cluster:
             "delegated_ms": self.transport("delegated").costs_ms(scenario).tolist(),
             "after_ms": self.testbed.after_ms,
         }
+
+
+def _cost(costs_ms: Array) -> str:
+    return between(costs_ms.round(2)) if costs_ms.any() else "no time that was measured"
 
 
 def cluster(testbed: StrPath | Testbed, ranks_per_host: int = 1) -> Cluster:
