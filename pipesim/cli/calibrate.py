@@ -25,6 +25,7 @@ __all__ = ["calibrate"]
 EXAMPLES = (
     "pipesim calibrate traces/measured_iterations.csv --timelines traces/a10_timelines "
     "-o calibration.toml",
+    "pipesim calibrate runs.csv -o mine.toml && pipesim compare --testbed mine.toml",
 )
 
 
@@ -55,6 +56,14 @@ def calibrate(
     Each testbed gets at most four that are fitted, such as the latency of a delegate, and only
     those that the runs can tell; what operator timelines tell is read off them. None is for a
     single run. Fifty runs take some minutes.
+
+    Two short runs are enough for a start. The file has a line for each run, with these columns
+    (others are ignored): testbed, model, stages, microbatches, gpus_per_node (ranks that send at
+    once through one host), message_mib, system (1f1b, zerobubble, pipemorph-cpu, pipemorph),
+    slow_links (such as 0), slow_sends (such as 0>1 1>0), delay_ms (of each),
+    delegates_per_direction (0 without delegates), healthy_ms and slow_ms (median iteration without
+    the delay and with it). For pipemorph-cpu without a delay, slow_ms is that with all messages
+    delegated. `--testbed` takes the result.
     """
     outputs = Outputs({"--output": output}, measured, operators)
     runs = load_runs(measured)
@@ -63,7 +72,7 @@ def calibrate(
         calibrator = Calibrator(runs, _timelines(timelines), times, progress=report)
         calibration = calibrator.checked() if leave_out else calibrator.calibrate()
     save_calibration(calibration, output)
-    _show(calibration)
+    _show(calibration, leave_out)
     outputs.written(quiet=quiet)
 
 
@@ -86,7 +95,7 @@ def _value(testbed: Testbed, name: str) -> str:
     return f"{shown} (read)" if name in testbed.read else shown
 
 
-def _show(calibration: Calibration) -> None:
+def _show(calibration: Calibration, checked: bool) -> None:
     testbeds = calibration.testbeds
     show_rows(
         Column("constant", list(CONSTANTS), numeric=False),
@@ -113,6 +122,6 @@ def _show(calibration: Calibration) -> None:
             "from a fit without it"
         )
     alone = [name for name, testbed in testbeds.items() if not testbed.errors]
-    if alone and calibration.left_out is not None:
+    if alone and checked:
         lines.append(f"{listed(alone)}: a single setting, so nothing says how far off others are")
     show("", *lines)

@@ -110,7 +110,20 @@ class Testbed:
                     copy_on_demand=True,
                 )
             case Ideal():
-                return Ideal(base_ms=self.message_bytes / rate)
+                return Ideal(bytes_per_ms=rate)
+
+    def interval(self, system: str) -> tuple[float, float] | None:
+        """Where 90 % of measurements lie: within predicted × (1 + these); None if not known.
+
+        With n errors of other settings, a new one lies between the k-th lowest and the k-th highest
+        with probability 1 − 2k / (n + 1) (conformal prediction). Below 19 they are the extremes,
+        below four none.
+        """
+        errors = sorted(self.errors.get(system, ()))
+        if len(errors) < _FEWEST:
+            return None
+        k = max(1, int(0.05 * (len(errors) + 1)))
+        return errors[k - 1], errors[-k]
 
     def operators(
         self, model: str, stages: int, microbatches: int, message_bytes: float
@@ -133,3 +146,7 @@ class Testbed:
             return profile.replaced(message_bytes=message_bytes)
         means = {name: getattr(profile, name).mean(axis=1) for name in TIME_OF.values()}
         return Scenario(**means, **shape)  # type: ignore[arg-type]
+
+
+_FEWEST = 4
+"""Errors below which nothing is said about others."""
