@@ -6,17 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 from typer import Argument, Option
 
 from pipesim.cli.options import Json, Quiet
-from pipesim.cli.output import Column, Outputs, note, progress, show, show_json, show_rows
+from pipesim.cli.output import Column, Outputs, progress, show, show_json, show_rows
+from pipesim.cli.validating.production import validate_production
 from pipesim.errors import ScenarioError
 from pipesim.fidelity.calibration import Calibration, predict_all
 from pipesim.fidelity.calibration_file import load_calibration
 from pipesim.fidelity.runs import load_runs
 from pipesim.fidelity.validation import TELLING_APART, Validation
-from pipesim.text import fixed, percent
+from pipesim.text import fixed
 
 __all__ = ["validate"]
 
@@ -66,7 +66,7 @@ def validate(
         if calibration or plot:
             option = "--calibration" if calibration else "--plot"
             raise ScenarioError(f"{option} is for runs, not for production traces")
-        _check_replay(measured, json, quiet)
+        validate_production(measured, json, quiet)
     elif source == "runs":
         if calibration is None:
             raise ScenarioError("measured runs need --calibration FILE, see `pipesim calibrate`")
@@ -142,30 +142,3 @@ def _show_figures(validation: Validation) -> None:
             f"Systems more than {100 * TELLING_APART:.0f} % apart are ranked as measured in "
             f"{right} of {len(rankings)} settings.",
         )
-
-
-def _check_replay(measured: Path, json: bool, quiet: bool) -> None:
-    from pipesim.fidelity.production import check_replay
-
-    with progress(quiet) as report:
-        report("replaying every step")
-        found = check_replay(measured)
-    if json:
-        show_json(found.as_dict())
-        return
-    median, ninetieth, largest = np.quantile(found.abs_errors, [0.5, 0.9, 1.0]).tolist()
-    if not quiet:
-        show(
-            "Replay check: every step is run again from its own measured durations. It predicts "
-            "nothing.",
-            "",
-        )
-    show(
-        f"steps                  {found.steps} ({len(found.rows)} over all data-parallel ranks)",
-        f"median absolute error  {percent(median, 4)}",
-        f"90th percentile        {percent(ninetieth, 4)}",
-        f"largest                {percent(largest, 4)}",
-    )
-    if not quiet:
-        for line in found.notes:
-            note(line)

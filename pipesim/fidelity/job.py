@@ -24,7 +24,7 @@ from pipesim.formats.production.workers import mean_known, usual_steps
 from pipesim.scenario import Array, Scenario
 from pipesim.schedule import Schedule
 
-__all__ = ["Job", "Times", "job_of"]
+__all__ = ["Job", "Times", "job_of", "scenario_of"]
 
 _MOST_OPERATORS = 2_000_000
 """Of more, only steps that lie evenly among all are run again: what-ifs take seconds then."""
@@ -119,13 +119,14 @@ class Job:
         result = np.zeros(shape)
         for schedule, group in groups.items():
             assert isinstance(schedule, Schedule)
-            scenarios = [_scenario(schedule, times, t, w) for t, w in group]
+            scenarios = [scenario_of(schedule, times, t, w) for t, w in group]
             spans = Runs(schedule, over).makespans_ms(scenarios)
             result[tuple(np.array(group).T)] = spans
         return result
 
 
-def _scenario(schedule: Schedule, times: Times, t: int, w: int) -> Scenario:
+def scenario_of(schedule: Schedule, times: Times, t: int, w: int) -> Scenario:
+    """Return the scenario of a worker in a step, both by position, in which nothing blocks."""
     forward, backward = times.operators_ms[t, w]
     delays = times.messages_ms[t, w].T.copy()
     devices = np.array(schedule.placement)

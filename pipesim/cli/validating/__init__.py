@@ -1,0 +1,1 @@
+"""What ``pipesim validate`` prints: one file for one kind of measurement."""
