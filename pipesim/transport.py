@@ -165,6 +165,10 @@ class Delegated(_Checked):
     copy_base_ms, copy_bytes_per_ms : float
         A copy between device and host takes ``copy_base_ms + bytes / copy_bytes_per_ms`` on
         a copy engine; a device has one for each way.
+    copy_on_demand : bool
+        A message is copied to the device when the operator that needs it is next, which waits
+        for the copy, instead of as soon as the message is on the host. The published
+        implementation does this: its host thread launches the copy and waits for it.
     """
 
     name: ClassVar[str] = "delegated"
@@ -173,6 +177,7 @@ class Delegated(_Checked):
     base_ms: float = 0.0
     copy_base_ms: float = 0.0
     copy_bytes_per_ms: float = math.inf
+    copy_on_demand: bool = False
 
     @property
     def queues(self) -> bool:

@@ -197,6 +197,7 @@ transports: st.SearchStrategy[Transport] = st.one_of(
         base_ms=_costs,
         copy_base_ms=_costs,
         copy_bytes_per_ms=_rates,
+        copy_on_demand=st.booleans(),
     ),
     st.builds(Isolated, base_ms=_costs, bytes_per_ms=_rates),
 )

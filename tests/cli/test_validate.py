@@ -60,7 +60,7 @@ def test_a_production_trace() -> None:
     assert [len(row) for row in shares["ranks"]] == [2] * 4
     assert {"mape", "naive_mape"} < set(document["from_other_steps"])
 
-    text = stdout("validate", PRODUCTION, "--format", "production")
+    text = stdout("validate", PRODUCTION)
     assert text.startswith("Replay check: ")
     assert "It predicts nothing." in text
     assert "median absolute error" in text
@@ -77,12 +77,12 @@ def test_a_job_with_many_workers_and_one_in_which_nothing_is_slow() -> None:
         return Scenario(stages=2, microbatches=2, forward_ms=10 + 5 * (dp_rank == 7))
 
     job(scenario, dp_ranks=9).to_parquet("many.parquet")
-    text = stdout("validate", "many.parquet", "--format", "production")
+    text = stdout("validate", "many.parquet")
     assert "Of 9 workers, those that cost most." in text
     assert "dp rank 7" in text
     assert "dp rank 6" not in text
     job(lambda t, w: Scenario(stages=2, microbatches=2)).to_parquet("even.parquet")
-    text = stdout("validate", "even.parquet", "--format", "production")
+    text = stdout("validate", "even.parquet")
     assert "slowdown               1.000\n" in text
     assert "pp rank" not in text
 
@@ -100,9 +100,13 @@ def test_calibrate_then_validate() -> None:
     ("args", "message"),
     [
         (["validate", RUNS], "measured runs need --calibration FILE"),
-        (["validate", RUNS, *CALIBRATION, "--format", "log"], "unknown format 'log'"),
+        (["validate", RUNS, *CALIBRATION, "--format", "log"], "'log' is none of runs"),
         (["validate", PRODUCTION, "--format", "production", *CALIBRATION], "--calibration is for"),
-        (["validate", PRODUCTION, *CALIBRATION], "is not text in UTF-8"),
+        (["validate", PRODUCTION, *CALIBRATION], "--calibration is for runs"),
+        (
+            ["validate", PRODUCTION.replace("trace-ST.parquet", "meta-ST.yaml")],
+            "is no file of measurements",
+        ),
         (["validate", RUNS, "--format", "production"], "measured_iterations.csv: "),
         (["validate", RUNS, "--calibration", RUNS], "not TOML"),
         (["calibrate", RUNS, "-o", RUNS], "would overwrite an input"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pipesim import Scenario, plan
@@ -109,6 +111,17 @@ def test_delegation_takes_copies_and_a_base_latency_off_the_launch_queue() -> No
         ("delegate", 0, 13, 17),
         ("copy-in", 1, 17, 20),
     ]
+
+
+def test_a_copy_on_demand_holds_up_the_operator_that_needs_it() -> None:
+    scenario = TWO.replaced(message_bytes=2000.0)
+    ahead = Delegated(base_ms=4.0, copy_base_ms=1.0, copy_bytes_per_ms=1000.0)
+    on_demand = replace(ahead, copy_on_demand=True)
+    timelines = [simulate(scenario, gpipe(scenario), over) for over in (ahead, on_demand)]
+    # 0F1 ends at 20 and is on the other host at 27, while 1F0 runs from 20 to 30.
+    assert [starts(timeline, "1F0", "1F1") for timeline in timelines] == [[20, 30], [20, 33]]
+    copies = [s for s in timelines[1].comm if s.path == "copy-in" and s.device == 1]
+    assert [(s.start_ms, s.end_ms) for s in copies] == [(17, 20), (30, 33)]
 
 
 def test_only_slow_links_are_delegated_on_request() -> None:

@@ -89,6 +89,7 @@ def test_a_run_waits_longer_than_it_should_have_to() -> None:
     [
         (Ideal(), {}, "a replay cannot run over"),
         (Nccl(eager_bytes=1), {}, "no eager sends"),
+        (Delegated(copy_on_demand=True), {}, "copies messages ahead"),
         ("nccl", {"iterations": 0}, "at least one iteration"),
         ("nccl", {"compute": "magic"}, "compute must be one of"),
         ("nccl", {"device": "tpu"}, "device must be one of"),

@@ -63,6 +63,14 @@ class MessageOptions:
     copy_bytes_per_ms: Annotated[
         float | None, Option(metavar="RATE", help="Bandwidth of these copies (delegated).")
     ] = None
+    copy_on_demand: Annotated[
+        bool,
+        Option(
+            "--copy-on-demand",
+            help="Copy a message to the device when the operator that needs it is next "
+            "(delegated).",
+        ),
+    ] = False
     compute_slowdown: Annotated[
         float | None,
         Option(

@@ -1,1 +1,1 @@
-"""What ``pipesim validate`` prints: one file for one kind of measurement."""
+"""What ``pipesim validate`` prints: one module for each kind of measurement."""

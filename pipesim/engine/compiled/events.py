@@ -175,8 +175,13 @@ class Events:
         for instructions in self.program.instructions:
             previous = ORIGIN
             for message in _received(instructions):
-                if message.producer in on_host:
-                    copy = self._copy_ms[message.link]
+                if message.producer not in on_host:
+                    continue
+                copy = self._copy_ms[message.link]
+                if transport.copy_on_demand:
+                    self.own[self.starts[message.consumer]] = copy
+                    self._arrivals[message.producer] = (on_host[message.producer],)
+                else:
                     previous = self._add([on_host[message.producer], previous], copy)
                     self._arrivals[message.producer] = (previous,)
 

@@ -56,6 +56,8 @@ class Constants(NamedTuple):
         How long a message is under way, by link and direction, and on each copy engine.
     delegates : int
         How many messages to one neighbour are under way at once; 0: any number.
+    copy_on_demand : bool
+        Whether the operator that needs a message waits for its copy to the device.
     gives_back : array, shape [4]
         Of each kind, see :func:`given_back`.
     """
@@ -66,6 +68,7 @@ class Constants(NamedTuple):
     flight_ms: Array
     copy_ms: Array
     delegates: int
+    copy_on_demand: bool
     gives_back: Array
 
 
@@ -134,7 +137,7 @@ def walk(
 
     The orders are complete; ``memory`` is what :func:`scratch` gives.
     """
-    durations_ms, stage_of, placement, flight_ms, copy_ms, delegates, _ = constants
+    durations_ms, stage_of, placement, flight_ms, copy_ms, delegates, on_demand, _ = constants
     # When the input of each F (row 0) and of each backward (row 1) is there; below zero: not
     # yet. The first stage's F, and the last stage's backward but for its F, need none.
     there, done, heads, frees, lane_free, lanes = memory
@@ -178,10 +181,13 @@ def walk(
                 if input_ms < 0.0 or (up and not done[cell] & _F):
                     break
                 source = s + 1 if up else s - 1
-                if copies and 0 <= source < stages and placement[source] != d:
+                copied = copies and 0 <= source < stages and placement[source] != d
+                if copied and not on_demand:
                     input_ms = max(input_ms, in_free[d]) + copy_ms[min(s, source)]
                     in_free[d] = input_ms
                 start = max(start, input_ms)
+                if copied and on_demand:
+                    start += copy_ms[min(s, source)]
             end = start + durations_ms[code]
             starts_ms[k], ends_ms[k], free[d] = start, end, end
             done[cell] |= 1 << kind
@@ -330,7 +336,13 @@ def _critical(
     k = first[d + 1] - 1
     found = 0
     while True:
-        if k > first[d] and ends_ms[k - 1] >= starts_ms[k] - 1e-9:
+        code = codes[k]
+        kind, s = code // cells, constants.stage_of[code % cells]
+        source = s - 1 if kind == 0 else s + 1 if kind == 1 else -1
+        ready_ms = starts_ms[k]
+        if constants.copy_on_demand and 0 <= source < len(placement) and placement[source] != d:
+            ready_ms -= constants.copy_ms[min(s, source)]
+        if k > first[d] and ends_ms[k - 1] >= ready_ms - 1e-9:
             if codes[k] // n != codes[k - 1] // n:
                 pairs[found, 0], pairs[found, 1] = d, k
                 found += 1
@@ -338,14 +350,9 @@ def _critical(
             continue
         if starts_ms[k] <= 1e-12:
             return found
-        code = codes[k]
-        kind, s = code // cells, constants.stage_of[code % cells]
-        if kind == 0:
-            d, k = placement[s - 1], at[code - n]
-        elif kind == 1 and s < len(placement) - 1:
-            d, k = placement[s + 1], at[code + n]
-        else:
+        if not 0 <= source < len(placement):
             return found
+        d, k = placement[source], at[code - n if kind == 0 else code + n]
 
 
 @jit

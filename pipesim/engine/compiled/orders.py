@@ -121,6 +121,7 @@ class OrderEvaluator:
             flight,
             copy,
             min(route.delegates or 0, most) if isinstance(route, Delegated) else 0,
+            isinstance(route, Delegated) and route.copy_on_demand,
             given_back(scenario),
         )
 

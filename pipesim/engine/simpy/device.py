@@ -54,6 +54,10 @@ class Device:
                 for message in instruction.receives:
                     if not arrived[message].processed:
                         yield arrived[message]
+                    if (fetch_ms := self._paths.fetch_ms(message)) > 0:
+                        now = env.now
+                        self.state.record(message, "copy-in", self.index, now, now + fetch_ms)
+                        yield env.timeout(fetch_ms)
                 op = instruction.op
                 duration = self._durations_ms[op.kind][op.stage][op.microbatch]
                 self.spans.append(OpSpan(op, env.now, env.now + duration))

@@ -22,6 +22,9 @@ class Paths(Protocol):
     def post(self, message: Message, produced: Event) -> None:
         """Take over ``message``, which exists once ``produced`` has happened."""
 
+    def fetch_ms(self, message: Message) -> float:
+        """How long the operator that needs ``message`` has to wait once it has arrived."""
+
 
 class Wires:
     """Any number of messages in flight, each for its link's delay and transfer time."""
@@ -41,12 +44,17 @@ class Wires:
 
         on(produced, send)
 
+    def fetch_ms(self, message: Message) -> float:
+        """Return 0: what has arrived is there."""
+        return 0.0
+
 
 class Delegation:
     """Device → host copy engine → a delegate process → host → device copy engine.
 
-    Every step serves its messages in a fixed order: the copy engines in program order, the
-    delegates of one neighbour and direction in turn. So no order depends on time, and a
+    The last of these is the operator's own business where copies are made on demand. Every step
+    serves its messages in a fixed order: the copy engines in program order, the delegates of one
+    neighbour and direction in turn. So no order depends on time, and a
     longer delay can never shorten a run.
     """
 
@@ -61,6 +69,8 @@ class Delegation:
         self._produced = {message: Event(state.env) for message in posted}
         self._on_sending_host = {message: Event(state.env) for message in posted}
         self._on_receiving_host = {message: Event(state.env) for message in posted}
+        self._on_demand = posted if transport.copy_on_demand else set()
+        self._landed = state.arrived if transport.copy_on_demand else self._on_receiving_host
         for d, device in enumerate(program.instructions):
             fetched = [
                 message
@@ -70,7 +80,8 @@ class Delegation:
                 if message in posted
             ]
             state.env.process(self._copy_out(d, posts[d]))
-            state.env.process(self._copy_in(d, fetched))
+            if not transport.copy_on_demand:
+                state.env.process(self._copy_in(d, fetched))
             for share in self._shares(posts[d]):
                 state.env.process(self._delegate(d, share))
 
@@ -88,6 +99,10 @@ class Delegation:
         """Queue ``message`` for the copy to host memory."""
         on(produced, self._produced[message].succeed)
 
+    def fetch_ms(self, message: Message) -> float:
+        """The time of its copy to the device, where that is made on demand."""
+        return self._copy_ms(message) if message in self._on_demand else 0.0
+
     def _copy_ms(self, message: Message) -> float:
         return self.transport.copy_ms(self.state.message_bytes(message))
 
@@ -103,7 +118,7 @@ class Delegation:
             held_ms = self.state.transfer_ms(message)
             held_ms += self.state.delay_ms[message.link][message.direction]
             yield from self._hold(message, "delegate", device, held_ms)
-            self._on_receiving_host[message].succeed()
+            self._landed[message].succeed()
 
     def _copy_in(self, device: int, messages: list[Message]) -> Generator[Event, object, None]:
         for message in messages:

@@ -110,6 +110,8 @@ class Run:
             )
         if isinstance(self.transport, Nccl) and self.transport.eager_bytes:
             raise ReplayError("a replay has no eager sends: leave eager_bytes out")
+        if isinstance(self.transport, Delegated) and self.transport.copy_on_demand:
+            raise ReplayError("a replay copies messages ahead: leave copy_on_demand out")
         for name, value, choices in (
             ("compute", self.compute, get_args(ComputeKind)),
             ("device", self.device, get_args(DeviceKind)),

@@ -1,0 +1,83 @@
+"""Measured runs with a delayed link: predicted beside measured iteration times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from pipesim.cli.output import Column, progress, show, show_json, show_rows
+from pipesim.fidelity.calibration import Calibration, predict_all
+from pipesim.fidelity.runs import load_runs
+from pipesim.fidelity.validation import TELLING_APART, Validation
+from pipesim.text import fixed
+
+__all__ = ["validate_runs"]
+
+
+def validate_runs(
+    measured: Path, calibration: Calibration, json: bool, plot: Path | None, quiet: bool
+) -> None:
+    """Predict the runs of a CSV and print how far off that is."""
+    runs = load_runs(measured)
+    with progress(quiet) as report:
+        report(f"predicting {len(runs)} runs")
+        validation = Validation(predict_all(runs, calibration))
+        if plot:
+            from pipesim.plot import save
+            from pipesim.plot.validation import scatter
+
+            report("drawing")
+            save(scatter(validation), plot)
+    if json:
+        show_json(validation.as_dict())
+    else:
+        if not quiet:
+            _show_runs(validation)
+        _show_figures(validation)
+
+
+def _show_runs(validation: Validation) -> None:
+    predictions = validation.predictions
+    runs = [one.measured for one in predictions]
+    show_rows(
+        Column("testbed", [run.testbed for run in runs], numeric=False),
+        [
+            Column("model", [run.model for run in runs], numeric=False),
+            Column("system", [run.system for run in runs], numeric=False),
+            Column("slow\nlinks", [run.slow_links for run in runs], numeric=False),
+            Column("delay\nms", [f"{run.delay_ms:g}" for run in runs]),
+            Column("measured\nms", [f"{run.slow_ms:.1f}" for run in runs]),
+            Column("predicted\nms", [f"{one.slow_ms:.1f}" for one in predictions]),
+            Column("error\n%", [fixed(100 * one.error, 1, signed=True) for one in predictions]),
+        ],
+    )
+    show("")
+
+
+def _show_figures(validation: Validation) -> None:
+    groups: dict[str, Validation] = {}
+    for testbed, own in validation.by_testbed().items():
+        groups |= {f"{testbed} {system}": one for system, one in own.by_system().items()}
+    groups |= {f"{testbed}": one for testbed, one in validation.by_testbed().items()}
+    groups["all"] = validation
+
+    def cells(figure: Callable[[Validation], float], *, signed: bool = False) -> list[str]:
+        return [fixed(100 * figure(one), 1, signed=signed) for one in groups.values()]
+
+    show_rows(
+        Column("runs of", list(groups), numeric=False),
+        [
+            Column("runs", [str(len(one.predictions)) for one in groups.values()]),
+            Column("mean abs.\nerror %", cells(lambda one: one.mape)),
+            Column("bias\n%", cells(lambda one: one.bias, signed=True)),
+            Column("worst\n%", cells(lambda one: one.worst)),
+        ],
+    )
+    rankings = validation.rankings()
+    if rankings:
+        right = sum(rankings.values())
+        show(
+            "",
+            f"Systems more than {100 * TELLING_APART:.0f} % apart are ranked as measured in "
+            f"{right} of {len(rankings)} settings.",
+        )
