@@ -102,6 +102,19 @@ def test_the_order_is_that_of_most_other_steps(predicted: Predicted) -> None:
     assert found.predicted_ms == pytest.approx(step_ms(pipeline()))
 
 
+def test_its_own_order_does_not_count(predicted: Predicted) -> None:
+    """Two steps of one order and two of the other: each is predicted with the one it lacks."""
+    frame = pd.concat(
+        [
+            job(lambda t, w: pipeline(message_ms=4), steps=steps, dp_ranks=1, planner=planner)
+            for planner, steps in (("1f1b", [0, 1]), ("gpipe", [2, 3]))
+        ]
+    )
+    found = predicted(frame)
+    assert found.measured_ms[0] > found.measured_ms[2]
+    assert found.predicted_ms == pytest.approx(found.measured_ms[[2, 2, 0, 0]])
+
+
 def test_one_step_has_no_others(predicted: Predicted) -> None:
     assert predicted(job(lambda t, w: pipeline(), steps=[0])) is None
 

@@ -156,13 +156,6 @@ def test_a_slow_reduction_outside_the_pipeline(asked: Asked) -> None:
     assert found.healed_kinds == pytest.approx(dict.fromkeys(KINDS, 0) | {"outside": 1})
 
 
-def test_what_is_missing_in_some_steps_is_usual(asked: Asked) -> None:
-    frame = surrounded(job(lambda t, w: pipeline(), steps=range(5), dp_ranks=2))
-    lacking = (frame.optype == "optimizer") & (frame.step == 3)
-    lacking &= frame.stage == 1  # no rank on which the step ends later than on others
-    assert asked(frame[~lacking]).slowdown == pytest.approx(1)
-
-
 @examples(0.3)
 @given(st.data())
 def test_as_a_graph_of_all_operations_has_it(
