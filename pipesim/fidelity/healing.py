@@ -65,12 +65,12 @@ class Healing:
     @cached_property
     def step_ms(self) -> float:
         """The mean step as measured, simulated."""
-        return self._mean_ms(self.measured, self._measured_ends)
+        return float(steps_ms(self.job, self.measured.outside, self._measured_ends).mean())
 
     @cached_property
     def ideal_ms(self) -> float:
         """The mean step without stragglers."""
-        return self._mean_ms(self.ideal, self._ideal_ends)
+        return float(steps_ms(self.job, self.ideal.outside, self._ideal_ends).mean())
 
     def healed(self, cells: Cells, kind: str | None = None) -> float:
         """Return the share of the lost time that comes back if some ranks are ideal.
@@ -96,23 +96,23 @@ class Healing:
 
     @cached_property
     def _measured_ends(self) -> Array:
-        return pipeline_ends_ms(self.job, self.measured.times)
+        return pipeline_ends_ms(self.job, self.measured)
 
     @cached_property
     def _ideal_ends(self) -> Array:
-        return pipeline_ends_ms(self.job, self.ideal.times)
+        return pipeline_ends_ms(self.job, self.ideal)
 
     def _part_ms(
         self, base: Durations, part: Durations, cells: Cells, kind: str | None, ends_ms: Array
     ) -> float:
-        durations = mixed(base, part, cells, self.placement, kind)
-        if kind != "outside":
-            changed: Cells = np.logical_or.reduce(cells, axis=0)
-            ends_ms = pipeline_ends_ms(self.job, durations.times, only=changed, otherwise=ends_ms)
-        return self._mean_ms(durations, ends_ms)
-
-    def _mean_ms(self, durations: Durations, ends_ms: Array) -> float:
-        return float(steps_ms(self.job, durations, ends_ms).mean())
+        """The mean step where a part of ``base``, which ends at ``ends_ms``, is from ``part``."""
+        changed = np.flatnonzero(cells.any(axis=0))
+        own = mixed(base.of(changed), part.of(changed), cells[:, changed], self.placement, kind)
+        ends, outside = ends_ms.copy(), {name: of.copy() for name, of in base.outside.items()}
+        ends[:, changed] = pipeline_ends_ms(self.job, own, changed)
+        for name, of in outside.items():
+            of[:, changed] = own.outside[name]
+        return float(steps_ms(self.job, outside, ends).mean())
 
 
 def ideal_durations(measured: Durations) -> Durations:

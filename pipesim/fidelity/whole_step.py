@@ -12,6 +12,7 @@ and what it waits for: there are no launch delays.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,10 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipesim.engine.compiled.orders import OrderEvaluator
-from pipesim.fidelity.job import Job, Times, scenario_of
+from pipesim.fidelity.job import Job, Times, delays_ms, scenario_of
 from pipesim.formats.production import ProductionTrace
 from pipesim.formats.production.outside import outside_ms
 from pipesim.scenario import Array
+from pipesim.schedule import Schedule
 
 __all__ = ["Durations", "measured_durations", "measured_steps_ms", "pipeline_ends_ms", "steps_ms"]
 
@@ -41,6 +43,14 @@ class Durations:
 
     times: Times
     outside: Mapping[str, Array]
+
+    def of(self, workers: NDArray[np.int_]) -> Durations:
+        """Those of some workers, by position."""
+        times = self.times
+        return Durations(
+            Times(times.operators_ms[:, workers], times.messages_ms[:, workers]),
+            {name: own[:, workers] for name, own in self.outside.items()},
+        )
 
 
 def measured_durations(trace: ProductionTrace, job: Job) -> Durations:
@@ -83,67 +93,61 @@ def measured_steps_ms(trace: ProductionTrace, job: Job) -> Array:
 
 
 def pipeline_ends_ms(
-    job: Job,
-    times: Times,
-    *,
-    only: NDArray[np.bool_] | None = None,
-    otherwise: Array | None = None,
+    job: Job, durations: Durations, workers: NDArray[np.int_] | None = None
 ) -> Array:
-    """Return when the last operator of each stage ends, from the first of its worker on.
+    """Return when the last operator of each stage ends, from the beginning of the step on.
 
     Parameters
     ----------
     job : Job
         Whose orders the operators run in.
-    times : Times
-        What they take.
-    only : array of bool, shape [W], optional
-        Run these workers only.
-    otherwise : array, shape [steps, W, S]
-        The ends of the other workers.
+    durations : Durations
+        What everything takes.
+    workers : array of int, shape [W]
+        Whose durations these are, by position. Default: of all.
 
     Returns
     -------
     array, shape [steps, W, S]
     """
-    count, workers, _, stages, n = times.operators_ms.shape
-    result = np.empty((count, workers, stages)) if otherwise is None else otherwise.copy()
-    seen: dict[Hashable, Array] = {}
-    for w in range(workers) if only is None else np.flatnonzero(only).tolist():
-        for t in range(count):
-            schedule = job.schedules[t][w]
-            key = schedule, times.operators_ms[t, w].tobytes(), times.messages_ms[t, w].tobytes()
-            if key not in seen:
-                evaluator = OrderEvaluator(scenario_of(schedule, times, t, w))
-                _, starts = evaluator.times(schedule)
-                ends = np.zeros(stages)
-                np.maximum.at(
-                    ends,
-                    schedule.codes // n % stages,
-                    starts + evaluator.constants.durations_ms[schedule.codes],
-                )
-                seen[key] = ends
-            result[t, w] = seen[key]
-    return result
+    times = durations.times
+    count, own, _, stages, _ = times.operators_ms.shape
+    whose = range(own) if workers is None else workers.tolist()
+    groups: defaultdict[Hashable, list[tuple[int, int]]] = defaultdict(list)
+    for t, w in np.ndindex(count, own):
+        groups[job.schedules[t][whose[w]]].append((t, w))
+    result = np.empty((count, own, stages))
+    for schedule, group in groups.items():
+        assert isinstance(schedule, Schedule)
+        at = tuple(np.array(group).T)
+        one = scenario_of(schedule, times, *group[0])
+        result[at] = OrderEvaluator(one).stage_ends_ms(
+            schedule,
+            forward_ms=times.operators_ms[at][:, 0],
+            fused_backward_ms=times.operators_ms[at][:, 1],
+            latency_ms=delays_ms(schedule, times.messages_ms[at]),
+        )
+    return _before_ms(durations, _placement(job))[..., None] + result
 
 
-def steps_ms(job: Job, durations: Durations, ends_ms: Array) -> Array:
+def steps_ms(job: Job, outside: Mapping[str, Array], ends_ms: Array) -> Array:
     """Return how long each step takes, shape [steps].
 
     Parameters
     ----------
     job : Job
         Whose step it is.
-    durations : Durations
-        What everything takes.
+    outside : mapping of str to array
+        What all its workers do around their pipelines, see :class:`Durations`.
     ends_ms : array, shape [steps, W, S]
-        The ends of its pipelines with these times, see :func:`pipeline_ends_ms`.
+        The ends of their pipelines, see :func:`pipeline_ends_ms`.
     """
-    placement = job.schedules[0][0].placement
-    done_ms: Array = _before_ms(durations, placement)[..., None] + ends_ms
-    done_ms = done_ms + _after_ms(durations.outside, placement)
-    result: Array = done_ms.max(axis=(1, 2))
+    result: Array = (ends_ms + _after_ms(outside, _placement(job))).max(axis=(1, 2))
     return result
+
+
+def _placement(job: Job) -> Sequence[int]:
+    return job.schedules[0][0].placement
 
 
 def _chunks(placement: Sequence[int]) -> list[tuple[int, int, int]]:

@@ -269,7 +269,7 @@ def test_healing_never_lengthens_a_step_where_times_only_shrink(
 
     def steps(cells: np.ndarray) -> np.ndarray:
         part = mixed(before, shorter, cells, healing.placement, kind)
-        return steps_ms(whole, part, pipeline_ends_ms(whole, part.times))
+        return steps_ms(whole, part.outside, pipeline_ends_ms(whole, part))
 
     none, some, many = (steps(cells) for cells in (np.zeros_like(few), few, more))
     assert (some <= none + 1e-9).all()
@@ -283,7 +283,7 @@ def test_only_changed_workers_need_to_run() -> None:
     healing = Healing(whole, measured_durations(trace, whole))
     cells = np.array([[False, True]] * STAGES)
     part = mixed(healing.measured, healing.ideal, cells, healing.placement)
-    all_ms = steps_ms(whole, part, pipeline_ends_ms(whole, part.times)).mean()
+    all_ms = steps_ms(whole, part.outside, pipeline_ends_ms(whole, part)).mean()
     expected = (healing.step_ms - all_ms) / (healing.step_ms - healing.ideal_ms)
     assert healing.healed(cells) == pytest.approx(expected)
     assert healing.healed(np.ones((STAGES, 2), dtype=bool)) == pytest.approx(1)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipesim.fidelity.job import Job, job_of
+from pipesim.fidelity.job import Job, Times, job_of
 from pipesim.fidelity.whole_step import (
     Durations,
     measured_durations,
@@ -45,24 +45,26 @@ def step_ms(job: Job, **outside: object) -> float:
         )
         for name, own in outside.items()
     }
-    (result,) = steps_ms(job, Durations(job.times, around), pipeline_ends_ms(job, job.times))
+    durations = Durations(job.times, around)
+    (result,) = steps_ms(job, around, pipeline_ends_ms(job, durations))
     return float(result)
 
 
 def test_ends_of_stages(chunked: Job) -> None:
-    ends = pipeline_ends_ms(chunked, chunked.times)
+    ends = pipeline_ends_ms(chunked, Durations(chunked.times, {}))
     assert ends == pytest.approx(np.broadcast_to([126, 105, 84, 63], (1, WORKERS, 4)))
     assert step_ms(chunked) == pytest.approx(126)
 
 
-def test_workers_whose_messages_alone_differ(tmp_path: Path) -> None:
-    def scenario(step: int, dp_rank: int) -> Scenario:
-        return Scenario(stages=2, microbatches=1, latency_ms=1 + 5 * dp_rank)
-
-    job(scenario, steps=[0], dp_ranks=2).to_parquet(tmp_path / "t.parquet")
-    whole, _ = job_of(read_production(tmp_path / "t.parquet"))
-    ends = pipeline_ends_ms(whole, whole.times)[0, :, 0]
-    assert ends[1] - ends[0] == pytest.approx(10)
+def test_workers_whose_messages_alone_differ(chunked: Job) -> None:
+    messages = chunked.times.messages_ms.copy()
+    messages[:, 1] += 5
+    operators = chunked.times.operators_ms.round(6)
+    durations = Durations(Times(operators, messages), {})
+    ends = pipeline_ends_ms(chunked, durations)[0, :, 0]
+    assert ends == pytest.approx([126, 126 + 6 * 5])
+    second = np.array([1])
+    assert pipeline_ends_ms(chunked, durations.of(second), second)[0, :, 0] == ends[1]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +133,7 @@ def test_what_is_missing_in_some_steps_takes_its_usual_time(tmp_path: Path) -> N
     assert durations.outside["optimizer"] == pytest.approx(
         np.full((5, 2, 2, 1), AROUND_MS["optimizer"])
     )
-    steps = steps_ms(whole, durations, pipeline_ends_ms(whole, whole.times))
+    steps = steps_ms(whole, durations.outside, pipeline_ends_ms(whole, durations))
     measured = measured_steps_ms(trace, whole)
     assert np.ptp(steps) < 1e-6
     assert steps - measured == pytest.approx([0, 0, 0, AROUND_MS["optimizer"], 0], abs=1e-6)
