@@ -64,6 +64,8 @@ def measured_durations(trace: ProductionTrace, job: Job) -> Durations:
     for name, all_ms in outside_ms(trace).items():
         own = all_ms[np.ix_(steps, workers)]
         some = np.isfinite(own).any(axis=0)
+        if not some.any():  # it is in other steps only
+            continue
         usual = np.full(own.shape[1:], np.nan)
         usual[some] = np.nanmedian(own[:, some], axis=0)
         outside[name] = np.where(np.isnan(own), usual, own)

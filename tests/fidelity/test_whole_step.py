@@ -137,3 +137,14 @@ def test_what_is_missing_in_some_steps_takes_its_usual_time(tmp_path: Path) -> N
     measured = measured_steps_ms(trace, whole)
     assert np.ptp(steps) < 1e-6
     assert steps - measured == pytest.approx([0, 0, 0, AROUND_MS["optimizer"], 0], abs=1e-6)
+
+
+def test_what_is_only_in_steps_that_are_left_out(tmp_path: Path) -> None:
+    frame = surrounded(job(lambda t, w: Scenario(stages=2, microbatches=2), steps=range(3)))
+    frame = frame[(frame.optype != "optimizer") | (frame.step == 2)]
+    lost = (frame.step == 2) & (frame.dp_rank == 1) & (frame.optype == "forward-compute")
+    frame[~lost].to_parquet(tmp_path / "t.parquet")
+    trace = read_production(tmp_path / "t.parquet")
+    whole, _ = job_of(trace)
+    assert whole.steps == (0, 1)
+    assert "optimizer" not in measured_durations(trace, whole).outside
