@@ -356,11 +356,16 @@ class Scenario:
         """Return this scenario with every link healthy."""
         return self.replaced(latency_ms=0.0, occupancy_ms=0.0)
 
-    def with_message_cost(self, cost_ms: float) -> Scenario:
-        """Return this scenario with every message ``cost_ms`` longer in flight.
+    def with_message_cost(self, cost_ms: ArrayLike) -> Scenario:
+        """Return this scenario with every message longer in flight.
 
-        Where nothing blocks, this is what a transport's ``base_ms`` does: planners and bounds
+        Where nothing blocks, this is what messages cost over a transport: planners and bounds
         that take a scenario alone can so take it into account.
+
+        Parameters
+        ----------
+        cost_ms : array_like, shape [] or [S−1]
+            By how much, on all links or on each. Inside one device a message costs nothing.
 
         Raises
         ------
@@ -372,9 +377,9 @@ class Scenario:
         >>> Scenario().with_delay(20, links=[0]).with_message_cost(2).delay_ms[:, DOWN].tolist()
         [22.0, 2.0, 2.0]
         """
-        cost = float(_broadcast("message cost", cost_ms, ()))
+        costs = _broadcast("message cost", cost_ms, (self.stages - 1,))
         crossing = np.array([self.crosses(link) for link in range(self.stages - 1)], dtype=bool)
-        return self.replaced(latency_ms=self.latency_ms + cost * crossing[:, None])
+        return self.replaced(latency_ms=self.latency_ms + (costs * crossing)[:, None])
 
     def scaled(self, factor: float) -> Scenario:
         """Return this scenario with every time and delay multiplied by ``factor``."""

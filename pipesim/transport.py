@@ -7,11 +7,11 @@ and :mod:`pipesim.engine` how long instructions take.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Literal, TypeAlias, TypeVar, get_args
 
 from pipesim.errors import ScenarioError
-from pipesim.scenario import Array
+from pipesim.scenario import Array, Scenario
 
 __all__ = [
     "TRANSPORTS",
@@ -29,19 +29,49 @@ Size = TypeVar("Size", float, Array)
 """Bytes of one message, or of many."""
 
 
-class _Checked:
-    """Options are finite and not negative; the name is the text form."""
+class _Wired:
+    """A transfer takes ``base_ms + bytes / bytes_per_ms``.
+
+    Options are finite and not negative; the name is the text form.
+    """
 
     name: ClassVar[str]
+    base_ms: float
+    bytes_per_ms: float
 
     @property
     def queues(self) -> bool:
         """Whether kernels queue up on a device, so that lowering decides what is sent when."""
         return False
 
+    @property
+    def blocks(self) -> bool:
+        """Whether anything may take longer than operators, delays and messages do by themselves."""
+        return True
+
+    @property
+    def unblocked(self) -> Ideal:
+        """The transport ``ideal`` where messages cost what they do here."""
+        return Ideal(self.base_ms, self.bytes_per_ms)
+
+    def transfer_ms(self, size: Size) -> Size:
+        """Time that a message of ``size`` bytes takes besides its link's delay."""
+        return self.base_ms + size / self.bytes_per_ms
+
     def copy_ms(self, size: Size) -> Size:
         """Time of a copy of ``size`` bytes between device and host."""
         return 0 * size
+
+    def costs_ms(self, scenario: Scenario) -> Array:
+        """What a message of each link takes besides the delay, copies included, shape [S−1].
+
+        Examples
+        --------
+        >>> over = Delegated(base_ms=3.0, copy_base_ms=0.5, copy_bytes_per_ms=2e6)
+        >>> over.costs_ms(Scenario(stages=3, message_bytes=[1e6, 0])).tolist()
+        [5.0, 4.0]
+        """
+        return self.unblocked.transfer_ms(scenario.message_bytes)
 
     def __post_init__(self) -> None:
         for option in fields(self):  # type: ignore[arg-type]
@@ -58,35 +88,26 @@ class _Checked:
         return self.name
 
 
-class _Wired(_Checked):
-    """A transfer takes ``base_ms + bytes / bytes_per_ms``."""
-
-    base_ms: float
-    bytes_per_ms: float
-
-    def transfer_ms(self, size: Size) -> Size:
-        """Time that a message of ``size`` bytes takes besides its link's delay."""
-        return self.base_ms + size / self.bytes_per_ms
-
-
 @dataclass(frozen=True)
-class Ideal(_Checked):
+class Ideal(_Wired):
     """The analytical model: a message arrives its link's delay after its operator ends.
 
     Any number is in flight and nothing blocks compute.
 
     Parameters
     ----------
-    base_ms : float
-        Time that every message takes besides the delay.
+    base_ms, bytes_per_ms : float
+        A message takes ``base_ms + bytes / bytes_per_ms`` besides the delay.
     """
 
     name: ClassVar[str] = "ideal"
     base_ms: float = 0.0
+    bytes_per_ms: float = math.inf
 
-    def transfer_ms(self, size: Size) -> Size:
-        """Time that a message takes besides its link's delay, whatever its size."""
-        return self.base_ms + 0 * size
+    @property
+    def blocks(self) -> bool:
+        """Whether anything may take longer than operators, delays and messages do by themselves."""
+        return False
 
 
 @dataclass(frozen=True)
@@ -133,9 +154,15 @@ class Exchange(_Wired):
     from the same neighbour, receives that in the same batch; it computes on when the batch
     has ended. Times as for :class:`Nccl`.
 
-    Orders other than 1F1B's and GPipe's may deadlock when paired like this, and Megatron does not
-    run them this way. They get blocking batches in the order of expected completion instead:
-    feasible, but usually slow. In a schedule's own order of sends and receives each blocks.
+    With several stages on each device it exchanges with both neighbours at once, as Megatron-LM
+    does without ``--overlap-p2p-communication``: after each pair of a forward and a backward, and
+    in the warm-up and at the end after each operator. Two messages sent at once share the rank's
+    bandwidth, so gradients follow activations.
+
+    Megatron runs no orders but those of 1F1B, GPipe and interleaved 1F1B this way, and others may
+    deadlock when paired like this. They get blocking batches in the order of expected completion
+    instead: feasible, but usually slow. In a schedule's own order of sends and receives each
+    blocks.
     """
 
     name: ClassVar[str] = "exchange"
@@ -149,19 +176,19 @@ class Exchange(_Wired):
 
 
 @dataclass(frozen=True)
-class Delegated(_Checked):
+class Delegated(_Wired):
     """CPU delegation: messages leave through host memory and never block a GPU queue.
 
     Parameters
     ----------
     delegates : int, optional
         Delegate processes for each neighbour and direction, used round robin; each is
-        occupied by a message for ``base_ms`` and the link's whole delay. Default: enough
+        occupied by a message for its transfer and the link's whole delay. Default: enough
         that one is always free.
     only_slow : bool
         Delegate the messages of slow links alone; the others stay NCCL groups.
-    base_ms : float
-        Time that every delegated message takes, also on a healthy link.
+    base_ms, bytes_per_ms : float
+        A delegated transfer takes ``base_ms + bytes / bytes_per_ms``, also on a healthy link.
     copy_base_ms, copy_bytes_per_ms : float
         A copy between device and host takes ``copy_base_ms + bytes / copy_bytes_per_ms`` on
         a copy engine; a device has one for each way.
@@ -175,6 +202,7 @@ class Delegated(_Checked):
     delegates: int | None = None
     only_slow: bool = False
     base_ms: float = 0.0
+    bytes_per_ms: float = math.inf
     copy_base_ms: float = 0.0
     copy_bytes_per_ms: float = math.inf
     copy_on_demand: bool = False
@@ -184,9 +212,25 @@ class Delegated(_Checked):
         """Whether kernels queue up on a device, so that lowering decides what is sent when."""
         return self.only_slow
 
-    def transfer_ms(self, size: Size) -> Size:
-        """Time that a message occupies its delegate besides the link's delay."""
-        return self.base_ms + 0 * size
+    @property
+    def blocks(self) -> bool:
+        """Whether anything may take longer than operators, delays and messages do by themselves.
+
+        Only delegates that are always free, and copies that take no time, keep nobody waiting.
+        """
+        return replace(self, base_ms=0.0, bytes_per_ms=math.inf) != Delegated()
+
+    @property
+    def unblocked(self) -> Ideal:
+        """The transport ``ideal`` where messages cost what they do here: with both copies.
+
+        With ``only_slow``, without: not all messages are copied.
+        """
+        if self.only_slow:
+            return super().unblocked
+        ms_per_byte = 1 / self.bytes_per_ms + 2 / self.copy_bytes_per_ms
+        rate = 1 / ms_per_byte if ms_per_byte else math.inf
+        return Ideal(self.base_ms + 2 * self.copy_base_ms, rate)
 
     def copy_ms(self, size: Size) -> Size:
         """Time of a copy of ``size`` bytes between device and host."""

@@ -15,7 +15,7 @@ from pipesim.scenario import DOWN, KINDS, UP, Kind, Scenario
 from pipesim.schedule import Op
 from pipesim.units import in_whole_units
 
-__all__ = ["ListSchedule", "list_schedule"]
+__all__ = ["ListSchedule", "ListScheduler", "list_schedule"]
 
 _ROUNDING = 1e-9
 """What is given back in parts may add up to a little less than was taken."""
@@ -64,12 +64,14 @@ def list_schedule(
         A limit is below what one micro-batch needs.
     """
     whole, unit_ms = in_whole_units(scenario)
-    orders, makespan = _ListScheduler(whole, limits, warmup).run()
+    orders, makespan = ListScheduler(whole, limits, warmup).run()
     return ListSchedule(orders, makespan * unit_ms)
 
 
-class _ListScheduler:
+class ListScheduler:
     """An event-driven simulation in which devices decide; only its order is used.
+
+    Times are whole numbers, see :func:`list_schedule`.
 
     Within one kind and stage, micro-batches run in order, so counters say everything:
     ``done[kind][s]`` operators of a kind have started on stage s, and ``ready[kind][s]`` may.
@@ -116,10 +118,11 @@ class _ListScheduler:
         self.own = [tuple(reversed(own)) for own in scenario.stages_of]
 
     def run(self) -> tuple[list[list[Op]], float]:
+        """Return the orders of all devices and the end of the last operator."""
         now = 0.0
         events: list[tuple[float, int, int]] = []  # time, what, stage
         for device in range(self.scenario.devices):
-            self._dispatch(device, 0.0, events)
+            self.dispatch(device, 0.0, events)
         while events:
             now = events[0][0]
             touched = set()
@@ -129,7 +132,7 @@ class _ListScheduler:
                 touched.add(self.placement[stage])
             for device in touched:
                 if self.idle[device]:
-                    self._dispatch(device, now, events)
+                    self.dispatch(device, now, events)
         if sum(map(len, self.orders)) < 3 * self.scenario.stages * self.n:
             raise ScheduleError("the activation limits leave no forward that could run next")
         return self.orders, now
@@ -158,11 +161,12 @@ class _ListScheduler:
         else:
             self.held[device] -= self.released_by_w
 
-    def _dispatch(self, device: int, now: float, events: list[tuple[float, int, int]]) -> None:
+    def dispatch(self, device: int, now: float, events: list[tuple[float, int, int]]) -> None:
+        """Start the operator of the highest priority that may start on an idle device."""
         for kind, started, end in self.priorities:
             s = -1
             for other in self.own[device]:
-                if self._may_start(kind, other) and (s < 0 or started[other] < started[s]):
+                if self.may_start(kind, other) and (s < 0 or started[other] < started[s]):
                     s = other
             if s >= 0:
                 m = started[s]
@@ -174,7 +178,8 @@ class _ListScheduler:
                 heappush(events, (now + self.times[kind][s][m], end, s))
                 return
 
-    def _may_start(self, kind: Kind, s: int) -> bool:
+    def may_start(self, kind: Kind, s: int) -> bool:
+        """Whether the next operator of a kind may start on a stage."""
         if kind == "B":
             return self.backwards[s] < self.gradients[s]
         if kind == "W":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from typing import TypeAlias
 
 import numpy as np
 
@@ -57,6 +58,9 @@ def pipemorph(scenario: Scenario, *, over: str | Transport = "ideal") -> Schedul
     longer delays. Compared is over the transport, under the scenario's delays; of equals the
     plan that holds least is taken.
 
+    Plans for the delays alone are tried beside those for the delays and what messages cost, so that
+    to know the latter never hurts.
+
     Where nothing blocks, delays that are stretched alike never make the iteration shorter: for
     every slackness of the slowest link there is one plan, made for all that it absorbs, and a
     shorter delay has the same ones to choose from and more. That may fail for pipelines that are
@@ -70,12 +74,15 @@ def pipemorph(scenario: Scenario, *, over: str | Transport = "ideal") -> Schedul
         The transport that the plan is for.
     """
     route = transport(over)
-    enough_ms = lower_bound_ms(scenario) * (1 + _SAME)
+    told = scenario.with_message_cost(route.costs_ms(scenario))
+    where, under = (route, scenario) if route.blocks else (Ideal(), told)
+    enough_ms = lower_bound_ms(told) * (1 + _SAME)
     tried: list[tuple[Timeline, Schedule]] = []
-    for schedule, made_ms in islice(_plans(scenario, route), _most_plans(scenario)):
-        if made_ms <= enough_ms and route == Ideal():
+    for orders, warmup, made_ms in _candidates(scenario, told):
+        schedule = _assuming(told, "pipemorph", orders, warmup, route)
+        if made_ms <= enough_ms and not route.blocks:
             return schedule  # without running it, which takes long for large pipelines
-        run = Runs(schedule, route).timeline(scenario)
+        run = Runs(schedule, where).timeline(under)
         tried.append((run, schedule))
         if run.iteration_ms <= enough_ms:
             break
@@ -96,24 +103,35 @@ def _most_plans(scenario: Scenario) -> int:
     return max(2, MOST_OPERATORS // (3 * scenario.stages * scenario.microbatches))
 
 
-def _plans(scenario: Scenario, over: Transport) -> Iterator[tuple[Schedule, float]]:
+_Plan: TypeAlias = tuple[list[list[Op]], Sequence[int] | None, float]
+"""Orders, their warm-up, and how long they take."""
+
+
+def _candidates(scenario: Scenario, told: Scenario) -> Iterator[_Plan]:
+    """Plans to choose from: for delays and messages, and, where these cost, for delays alone.
+
+    The time of the latter is infinite: it is not that under all that the scenario has.
+    """
+    yield from islice(_plans(told), _most_plans(told))
+    if (told.delay_ms > scenario.delay_ms).any():
+        for orders, warmup, _ in islice(_plans(scenario), _most_plans(scenario)):
+            yield orders, warmup, math.inf
+
+
+def _plans(scenario: Scenario) -> Iterator[_Plan]:
     """Plans to choose from: the published one, that of ``zerobubble``, and those for longer delays.
 
     With each comes how long it takes, in ms, where nothing blocks and under the delays that it is
     made for, which are no shorter than the scenario's; infinite where it is made for none.
     """
-
-    def assuming(orders: list[list[Op]], warmup: Sequence[int] | None) -> Schedule:
-        return _assuming(scenario, "pipemorph", orders, warmup, over)
-
     for place, longer in enumerate(_budgets(scenario)):
         warmup = replanned_warmup(longer)
         listed = _listed(longer, warmup)
-        yield assuming(listed.orders, warmup), listed.makespan_ms
+        yield listed.orders, warmup, listed.makespan_ms
         if not place:
             limits = scenario.activation_limit.tolist()
             unplanned = list_schedule(scenario.without_delay(), limits=limits)
-            yield assuming(unplanned.orders, None), math.inf
+            yield unplanned.orders, None, math.inf
 
 
 def _budgets(scenario: Scenario) -> Iterator[Scenario]:

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar, cast
 from pipesim.errors import PipesimError, ScheduleError
 from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
-from pipesim.transport import Transport
+from pipesim.transport import Transport, transport
 
 __all__ = ["Planner", "chunks", "get", "names", "plan", "planner", "summary", "takes_group_size"]
 
@@ -24,8 +24,9 @@ ENTRY_POINTS = "pipesim.planners"
 class Planner(Protocol):
     """Makes a schedule for a scenario.
 
-    One that has a parameter ``over`` besides is told the transport that the plan is for; one that
-    has ``group_size`` can be told how many micro-batches go through a chunk before the next.
+    One that has a parameter ``over`` besides is told the transport that the plan is for; to
+    others, what messages cost there is a part of every link's delay. One that has ``group_size``
+    can be told how many micro-batches go through a chunk before the next.
     """
 
     def __call__(self, scenario: Scenario) -> Schedule:
@@ -133,7 +134,8 @@ def plan(
     name : str
         See :func:`names`.
     over : str or Transport
-        The transport that the plan is for. Most planners know of none.
+        The transport that the plan is for. Most planners know of none, and are told what messages
+        cost there as a part of every link's delay.
     group_size : int, optional
         Micro-batches that go through a chunk before the next, for ``interleaved-1f1b``.
 
@@ -150,7 +152,12 @@ def plan(
     """
     function = cast(Callable[..., Schedule], get(name))
     known = signature(function).parameters
-    told = {"over": over} if "over" in known else {}
+    route = transport(over)
+    told = {}
+    if "over" in known:
+        told["over"] = route
+    elif (costs_ms := route.costs_ms(scenario)).any():
+        scenario = scenario.with_message_cost(costs_ms)
     if group_size is None:
         return function(scenario, **told)
     if not takes_group_size(name):

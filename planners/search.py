@@ -19,7 +19,7 @@ from pipesim.analysis import lower_bound_ms
 from pipesim.engine import evaluate
 from pipesim.scenario import Kind, Scenario
 from pipesim.schedule import Assumptions, Op, Schedule
-from pipesim.transport import Ideal, Transport, transport
+from pipesim.transport import Transport, transport
 from pipesim.units import in_whole_units
 from planners.greedy import list_schedule
 from planners.ladder import rungs
@@ -59,8 +59,9 @@ def search(
     scenario : Scenario
         Its delays are planned for.
     over : str or Transport
-        The transport that the plan is for. Moves are judged where nothing blocks; of what
-        they lead to and the list schedules, the plan is the best over this transport.
+        The transport that the plan is for. Moves are judged where nothing blocks and messages
+        cost what they do there; of what they lead to and the list schedules, the plan is the best
+        over this transport.
     moves : int, optional
         How many moves to try. Without ``seconds`` the plan depends on this and the seed
         alone. Default: see ``MOST_MOVES``.
@@ -75,13 +76,15 @@ def search(
         A limit is below what one micro-batch needs.
     """
     started = perf_counter()
+    route = transport(over)
+    told = scenario.with_message_cost(route.costs_ms(scenario))
     operators = 3 * scenario.stages * scenario.microbatches
     most = min(MOST_MOVES, MOVES_EACH * operators, MOST_STEPS // operators)
     tried = most if moves is None else moves
-    home = _Board(scenario)
-    candidates = [home.encoded(orders) for orders in list_schedules(scenario)]
+    home = _Board(told)
+    candidates = [home.encoded(orders) for orders in list_schedules(told)]
     best = min(map(home.time, candidates))
-    starts = _starts(scenario) if best > home.bound else []
+    starts = _starts(told) if best > home.bound else []
     for turn in count():
         for index, (board, start) in enumerate(starts):
             if best <= home.bound:
@@ -93,10 +96,10 @@ def search(
         out_of_time = seconds is None or perf_counter() - started >= seconds
         if out_of_time or best <= home.bound:
             break
-    if transport(over) == Ideal():
-        return home.schedule(min(candidates, key=home.time), "search", over)
-    schedules = [home.schedule(codes, "search", over) for codes in reversed(candidates)]
-    times = np.array([evaluate(scenario, schedule, over) for schedule in schedules])
+    if not route.blocks:
+        return home.schedule(min(candidates, key=home.time), "search", route)
+    schedules = [home.schedule(codes, "search", route) for codes in reversed(candidates)]
+    times = np.array([evaluate(scenario, schedule, route) for schedule in schedules])
     return schedules[int(np.argmax(times <= times.min() * (1 + _SAME)))]
 
 

@@ -180,7 +180,7 @@ _costs = st.sampled_from([0.0, 0.5, 3.0])
 _rates = st.sampled_from([float("inf"), 1e6])
 
 transports: st.SearchStrategy[Transport] = st.one_of(
-    st.builds(Ideal, base_ms=_costs),
+    st.builds(Ideal, base_ms=_costs, bytes_per_ms=_rates),
     st.builds(
         Nccl,
         p2p_streams=st.sampled_from(["device", "peer", "direction"]),
@@ -195,6 +195,7 @@ transports: st.SearchStrategy[Transport] = st.one_of(
         delegates=st.none() | st.integers(1, 3),
         only_slow=st.booleans(),
         base_ms=_costs,
+        bytes_per_ms=_rates,
         copy_base_ms=_costs,
         copy_bytes_per_ms=_rates,
         copy_on_demand=st.booleans(),

@@ -56,6 +56,7 @@ LIGHT = [
     "import profiler rank0.json rank1.json -o scenario.toml",
     "import timeline traces/a10_timelines/zerobubble_link2_60ms.csv -o scenario.toml",
     "compare --scenario scenario.toml",
+    "compare --testbed h800 --delay 20ms --link 0",
 ]
 """Commands that need no large library, in an order in which they feed each other."""
 

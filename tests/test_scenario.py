@@ -68,6 +68,7 @@ def test_delays_add_up_and_have_a_direction() -> None:
 def test_a_message_cost_is_for_messages_between_devices() -> None:
     folded = Scenario(stages=4, placement=[0, 1, 1, 0]).with_delay(20, [0], directions=["down"])
     assert folded.with_message_cost(2).delay_ms.tolist() == [[22, 2], [0, 0], [2, 2]]
+    assert folded.with_message_cost([2, 5, 7]).delay_ms.tolist() == [[22, 2], [0, 0], [7, 7]]
     assert Scenario(stages=1).with_message_cost(2) == Scenario(stages=1)
     with pytest.raises(ScenarioError, match="message cost must be a number from 0"):
         Scenario().with_message_cost(-1)

@@ -12,13 +12,16 @@ from pipesim.cli.options import (
     Json,
     Quiet,
     ScenarioOptions,
+    TestbedOptions,
     complete_planner,
     engine_named,
+    head,
 )
 from pipesim.cli.output import Column, progress, show, show_json, show_rows
-from pipesim.documents.words import described, unblocked
+from pipesim.documents.words import unblocked
 from pipesim.studies.budgets import Budgets, LinkBudget, PlanBudgets, budgets
 from pipesim.text import counted, decimals, fixed, links, milliseconds, numbers
+from pipesim.transport import Ideal
 
 __all__ = ["budget"]
 
@@ -29,6 +32,7 @@ EXAMPLES = ("pipesim budget --slow 0=20ms --slow 2=5ms",)
 
 def budget(
     scenario: ScenarioOptions,
+    where: TestbedOptions,
     planner: Annotated[
         str,
         Option(
@@ -45,17 +49,24 @@ def budget(
 
     A delay is absorbed if it adds no more than itself to the iteration. Two budgets are shown: the
     paper's formula, and the largest delay that the engine finds absorbed. If a delay is not, look
-    for a warm-up that absorbs it, and say what that costs in activations.
+    for a warm-up that absorbs it, and say what that costs in activations. On a testbed, messages go
+    through delegates: where anything blocks, no plan absorbs a delay.
     """
-    what = scenario.build()
+    cluster = where.cluster()
+    over = cluster.transport("delegated").unblocked if cluster else Ideal()
+    what = scenario.build(cluster=cluster)
     with progress(quiet) as report:
         report(f"planning with {planner}")
-        result = budgets(what, planner, engine=engine_named(engine))
+        result = budgets(what, planner, over, engine=engine_named(engine))
     if json:
-        show_json(result.as_dict())
+        show_json(result.as_dict() | ({"testbed": cluster.as_dict(what)} if cluster else {}))
         return
     if not quiet:
-        show(described(what), f"plan of {planner}, warm-up {numbers(result.current.warmup)}", "")
+        show(
+            *head(what, 0.0, cluster),
+            f"plan of {planner}, warm-up {numbers(result.current.warmup)}",
+            "",
+        )
     _show_links(result.current.links)
     if not quiet:
         if len(what.slow_links) > 1:
@@ -93,7 +104,7 @@ def _verdict(row: LinkBudget) -> str:
 
 def _conclusion(result: Budgets) -> str:
     now, slow = result.current, result.scenario.slow_links
-    takes = f"the plan takes {_time(now)}"
+    takes = f"the plan takes {_time(result, now)}"
     if not slow:
         return f"No link is slow; {takes}.{_pipemorph(result)}"
     if now.absorbs:
@@ -113,7 +124,7 @@ def _advice(result: Budgets) -> str:
             "; the present one" if result.pipemorph_is_faster else ": keep the present one, which"
         )
         none = f"No warm-up that was tried makes a faster plan{keep}"
-        return f"{none} takes {_time(now)}.{_pipemorph(result)}"
+        return f"{none} takes {_time(result, now)}.{_pipemorph(result)}"
     over = [link.link for link in new.links if not link.absorbed]
     absorbs = (
         "absorbs all delays"
@@ -127,14 +138,15 @@ def _advice(result: Budgets) -> str:
     return (
         f"Warm-up {numbers(new.warmup)} {absorbs}: a plan with it takes "
         f"{milliseconds(new.iteration_ms)} instead of {milliseconds(now.iteration_ms)} "
-        f"{unblocked(0.0)}, and its devices hold up to {_held(new)} activations{hosts} instead of "
-        f"{_held(now)}.{_pipemorph(result)}"
+        f"{unblocked(result.costs_ms)}, and its devices hold up to {_held(new)} activations{hosts} "
+        f"instead of {_held(now)}.{_pipemorph(result)}"
     )
 
 
-def _time(plan: PlanBudgets) -> str:
+def _time(result: Budgets, plan: PlanBudgets) -> str:
     """What a plan takes, and whether it needs more memory than its devices may use."""
-    time, most = f"{milliseconds(plan.iteration_ms)} {unblocked(0.0)}", max(plan.host_activations)
+    time = f"{milliseconds(plan.iteration_ms)} {unblocked(result.costs_ms)}"
+    most = max(plan.host_activations)
     if not most:
         return time
     over = counted(most, "activation")

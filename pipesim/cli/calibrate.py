@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -14,16 +13,19 @@ from pipesim.cli.output import Column, Outputs, progress, show, show_rows
 from pipesim.errors import ScenarioError
 from pipesim.fidelity.calibration import Calibration, Calibrator
 from pipesim.fidelity.calibration_file import save_calibration
+from pipesim.fidelity.constants import CONSTANTS
+from pipesim.fidelity.profiles import load_operator_times
 from pipesim.fidelity.runs import load_runs
-from pipesim.fidelity.testbed import CONSTANTS
+from pipesim.fidelity.testbed import Testbed
 from pipesim.formats.measurement import Measurement
-from pipesim.text import plain
+from pipesim.text import listed, plain
 
 __all__ = ["calibrate"]
 
 EXAMPLES = (
     "pipesim calibrate traces/measured_iterations.csv --timelines traces/a10_timelines "
     "-o calibration.toml",
+    "pipesim calibrate runs.csv -o mine.toml && pipesim compare --testbed mine.toml",
 )
 
 
@@ -36,6 +38,10 @@ def calibrate(
         Path | None,
         Option(metavar="DIR", help="Folder of operator timelines (CSV) from one of the testbeds."),
     ] = None,
+    operators: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="Operator times of models, a row for each stage (CSV)."),
+    ] = None,
     leave_out: Annotated[
         bool,
         Option(
@@ -47,21 +53,26 @@ def calibrate(
 ) -> None:
     """Fit the constants of each testbed to measured runs.
 
-    Each testbed gets at most four, such as the bandwidth of its network or the latency of a
-    delegate; none is for a single run. Fifty runs take some minutes.
+    Each testbed gets at most four that are fitted, such as the latency of a delegate, and only
+    those that the runs can tell; what operator timelines tell is read off them. None is for a
+    single run. Fifty runs take some minutes.
+
+    Two short runs are enough for a start. The file has a line for each run, with these columns
+    (others are ignored): testbed, model, stages, microbatches, gpus_per_node (ranks that send at
+    once through one host), message_mib, system (1f1b, zerobubble, pipemorph-cpu, pipemorph),
+    slow_links (such as 0), slow_sends (such as 0>1 1>0), delay_ms (of each),
+    delegates_per_direction (0 without delegates), healthy_ms and slow_ms (median iteration without
+    the delay and with it). For pipemorph-cpu without a delay, slow_ms is that with all messages
+    delegated. `--testbed` takes the result.
     """
-    outputs = Outputs({"--output": output}, measured)
+    outputs = Outputs({"--output": output}, measured, operators)
     runs = load_runs(measured)
+    times = load_operator_times(operators) if operators else None
     with progress(quiet) as report:
-        calibrator = Calibrator(runs, _timelines(timelines), progress=report)
-        if leave_out:
-            calibrator.check_settings()
-        calibration = calibrator.calibrate()
-        if leave_out:
-            errors = [prediction.error for prediction in calibrator.leave_one_setting_out()]
-            calibration = replace(calibration, left_out=float(np.abs(errors).mean()))
+        calibrator = Calibrator(runs, _timelines(timelines), times, progress=report)
+        calibration = calibrator.checked() if leave_out else calibrator.calibrate()
     save_calibration(calibration, output)
-    _show(calibration)
+    _show(calibration, leave_out)
     outputs.written(quiet=quiet)
 
 
@@ -76,43 +87,41 @@ def _timelines(folder: Path | None) -> Measurement | None:
     return import_timelines(files)
 
 
-def _value(constant: float | None) -> str:
-    if constant is None:
+def _value(testbed: Testbed, name: str) -> str:
+    if name not in testbed.constants:
         return "–"
-    return plain(constant) if np.isfinite(constant) else "unlimited"
+    value = testbed[name]
+    shown = plain(value) if np.isfinite(value) else "unlimited"
+    return f"{shown} (read)" if name in testbed.read else shown
 
 
-def _show(calibration: Calibration) -> None:
-    names = [
-        name
-        for name in CONSTANTS
-        if any(name in testbed.constants for testbed in calibration.testbeds.values())
-    ]
+def _show(calibration: Calibration, checked: bool) -> None:
     testbeds = calibration.testbeds
-    columns = [
-        Column(
-            testbed,
-            [_value(testbeds[testbed].constants.get(name)) for name in names],
-        )
-        for testbed in testbeds
-    ]
     show_rows(
-        Column("constant", names, numeric=False),
+        Column("constant", list(CONSTANTS), numeric=False),
         [
-            Column("unit", [CONSTANTS[name].unit for name in names], numeric=False),
-            *columns,
-            Column("meaning", [CONSTANTS[name].meaning for name in names], numeric=False),
+            Column("unit", [one.unit for one in CONSTANTS.values()], numeric=False),
+            *(
+                Column(name, [_value(testbed, constant) for constant in CONSTANTS])
+                for name, testbed in testbeds.items()
+            ),
+            Column("meaning", [one.meaning for one in CONSTANTS.values()], numeric=False),
+            Column("fixed by", [one.fixed_by for one in CONSTANTS.values()], numeric=False),
         ],
     )
-    streams = ", ".join(f"{name}: {one.p2p_streams}" for name, one in testbeds.items())
     lines = [
-        f"NCCL kernels share a stream per  {streams}",
-        f"mean absolute error              {100 * calibration.residual:.2f} % over "
+        "(read): read off the timelines, not fitted. –: these runs cannot tell it, or it changes "
+        "their error by less than 0.1 %.",
+        "",
+        f"mean absolute error      {100 * calibration.residual:.2f} % over "
         f"{len(calibration.fitted_to)} runs",
     ]
     if calibration.left_out is not None:
         lines.append(
-            f"leaving one setting out          {100 * calibration.left_out:.2f} %: each setting "
-            "predicted from a fit without it"
+            f"leaving one setting out  {100 * calibration.left_out:.2f} %: each setting predicted "
+            "from a fit without it"
         )
+    alone = [name for name, testbed in testbeds.items() if not testbed.errors]
+    if alone and checked:
+        lines.append(f"{listed(alone)}: a single setting, so nothing says how far off others are")
     show("", *lines)

@@ -17,11 +17,13 @@ from pipesim.cli.options import (
     MessageOptions,
     Quiet,
     ScenarioOptions,
+    TestbedOptions,
     engine_named,
+    head,
     parsed,
 )
 from pipesim.cli.output import Column, Outputs, progress, show, show_json, show_rows
-from pipesim.documents.words import described, titled
+from pipesim.documents.words import titled
 from pipesim.errors import ScenarioError
 from pipesim.files import write_csv
 from pipesim.formats.chrome_trace import save_chrome_trace
@@ -50,6 +52,7 @@ def _complete_systems(incomplete: str) -> list[str]:
 def compare(
     scenario: ScenarioOptions,
     messages: MessageOptions,
+    where: TestbedOptions,
     systems: Annotated[
         str | None,
         Option(
@@ -94,7 +97,8 @@ def compare(
     files = {"--csv": csv_file, "--plot": plot, "--trace": trace}
     outputs = Outputs(files, scenario.scenario)
     names = None if systems is None else parsed("--systems", parsing.names, systems)
-    what, cost_ms = scenario.build(), messages.message_cost_ms
+    cost_ms, cluster = messages.message_cost_ms, where.cluster(messages.message_cost)
+    what = scenario.build(cluster=cluster)
     compared = [system(name) for name in names or default_systems(what, chunks)]
     _check_used(compared, chunks, group_size)
     ways = list(dict.fromkeys(one.transport for one in compared))
@@ -107,7 +111,9 @@ def compare(
             chunks=chunks,
             group_size=group_size,
             message_cost_ms=cost_ms,
-            transports=[free.over(name) for name in (*ways, "ideal")],
+            testbed=cluster.testbed if cluster else None,
+            ranks_per_host=cluster.ranks_per_host if cluster else 1,
+            transports=[free.over(name, cluster) for name in (*ways, "ideal")],
             optimum_seconds=60.0 if optimum else None,
             engine=engine_named(engine),
             progress=lambda title: report(f"simulating {title}"),
@@ -116,7 +122,8 @@ def compare(
             from pipesim.plot import gantt, save
 
             report("drawing")
-            save(gantt(result.timelines, title=titled(what, cost_ms)), plot)
+            title = titled(what, cost_ms, testbed=cluster.name if cluster else None)
+            save(gantt(result.timelines, title=title), plot)
         if csv_file:
             records = [row.as_dict() for row in result.rows]
             write_csv(csv_file, list(records[0]), records)
@@ -128,7 +135,7 @@ def compare(
         show_json(result.as_dict() | {"advised": advised_name, "advice": advice(result)})
     else:
         if not quiet:
-            show(described(what, cost_ms), "")
+            show(*head(what, cost_ms, cluster), "")
         _show_rows(result)
         show("", *filter(None, (_lower_bound(result), _misfits(result))), *_left_out(result))
         if not quiet:
@@ -154,9 +161,11 @@ def _show_rows(result: Comparison) -> None:
     def times(values: list[float], digits: int = digits) -> list[str]:
         return [fixed(value, digits) for value in values]
 
+    ranges = any(row.interval_ms for row in rows)
     times_columns = [
         Column("transport", [row.system.transport for row in rows], numeric=False),
         Column("iteration\nms", times([row.iteration_ms for row in rows])),
+        *([Column("90 % in\nms", list(map(_range, rows)))] if ranges else []),
         Column("slowdown", [_times_as_long(row) for row in rows], tight="slow-\ndown"),
         Column("+ dependency\nms", times([row.dependency_ms for row in rows]), tight="+ dep.\nms"),
         Column("+ HOL\nms", times([row.hol_ms for row in rows])),
@@ -194,6 +203,11 @@ def _show_rows(result: Comparison) -> None:
     )
 
 
+def _range(row: Row) -> str:
+    """Where 90 % of measurements lie."""
+    return "–" if row.interval_ms is None else "–".join(f"{end:.0f}" for end in row.interval_ms)
+
+
 def _times_as_long(row: Row) -> str:
     return "–" if row.slowdown is None else f"{row.slowdown:.2f}×"
 
@@ -218,11 +232,15 @@ def _left_out(result: Comparison) -> list[str]:
 
 
 def _lower_bound(result: Comparison) -> str:
-    bounds = {row.lower_bound_ms for row in result.rows}
-    if len(bounds) == 1:
-        return f"Lower bound: {milliseconds(bounds.pop())}"
-    text = f"Lower bound: {milliseconds(result.lower_bound_ms)}"
-    others = [row for row in result.rows if row.lower_bound_ms != result.lower_bound_ms]
-    for row in others:
-        text += f"; {row.system.title}: {milliseconds(row.lower_bound_ms)}"
-    return text
+    """Say what no schedule can beat; where that differs among systems, whose it is."""
+    titles: dict[float, list[str]] = {}
+    for row in result.rows:
+        titles.setdefault(row.lower_bound_ms, []).append(row.system.title)
+    general_ms = next(iter(titles)) if len(titles) == 1 else result.lower_bound_ms
+    bounds = [milliseconds(general_ms)] if general_ms in titles else []
+    bounds += [
+        f"{listed(names)}: {milliseconds(bound_ms)}"
+        for bound_ms, names in titles.items()
+        if bound_ms != general_ms
+    ]
+    return f"Lower bound: {'; '.join(bounds)}"

@@ -16,12 +16,14 @@ from pipesim.cli.options import (
     PlannerOptions,
     Quiet,
     ScenarioOptions,
+    TestbedOptions,
     TransportOptions,
     engine_named,
+    head,
     plan_from,
 )
 from pipesim.cli.output import Column, Outputs, progress, show, show_json, show_rows
-from pipesim.documents.words import described, titled
+from pipesim.documents.words import titled
 from pipesim.errors import ScenarioError
 from pipesim.explain.attribution import attribute
 from pipesim.explain.causes import Attribution
@@ -44,6 +46,7 @@ def explain(
     scenario: ScenarioOptions,
     planning: PlannerOptions,
     over: TransportOptions,
+    where: TestbedOptions,
     files: Annotated[
         list[Path] | None,
         Argument(
@@ -87,22 +90,23 @@ def explain(
     if trace := next((file for file in files or () if is_trace(file)), None):
         if len(files or ()) > 1:
             raise ScenarioError(f"explain takes {trace} alone: a production trace is a whole job")
-        only_for_scenarios([scenario, planning, over], engine=engine)
+        only_for_scenarios([scenario, planning, over, where], engine=engine)
         explain_trace(trace, outlier=outlier, json=json, csv_file=csv_file, plot=plot, quiet=quiet)
         return
     scenario, plan = _inputs(scenario, files or [])
     if plan is not None and (planning.planner or planning.group_size):
         raise ScenarioError("explain takes a PLAN.json or --planner NAME, not both")
     outputs = Outputs({"--csv": csv_file, "--plot": plot}, scenario.scenario, plan)
-    transport = over.build()
+    cluster = where.cluster(over.message_cost)
+    transport = over.build(cluster)
     with progress(quiet) as report:
         if plan:
             schedule = plan_from(plan)
-            what = scenario.build(plan=schedule, chunks=planning.chunks)
+            what = scenario.build(plan=schedule, chunks=planning.chunks, cluster=cluster)
         else:
             default = default_systems(scenario.build(chunks=planning.chunks))[0]
             what, schedule = planning.planned(
-                scenario, transport, report, planner=system(default).planner
+                scenario, transport, report, planner=system(default).planner, cluster=cluster
             )
         found = attribute(
             what, schedule, transport, outlier=outlier, engine=engine_named(engine),
@@ -113,13 +117,17 @@ def explain(
             from pipesim.plot.attribution import bars
 
             report("drawing")
-            save(bars(found, title=titled(what)), plot)
+            save(bars(found, title=titled(what, testbed=cluster.name if cluster else None)), plot)
         if csv_file:
             records = [line.as_dict() for line in lines(found)]
             write_csv(csv_file, list(records[0]), records)
     if json:
-        show_json(found.as_dict())
+        own = {"testbed": cluster.as_dict(what)} if cluster else {}
+        show_json(found.as_dict() | own)
     else:
+        if not quiet:
+            name = f"{schedule.planner or 'plan'} over {transport}"
+            show(*head(what, 0.0, cluster), name, "")
         _show(found, quiet)
     outputs.written(quiet=quiet)
 
@@ -142,9 +150,6 @@ def _inputs(scenario: ScenarioOptions, files: list[Path]) -> tuple[ScenarioOptio
 def _show(found: Attribution, quiet: bool) -> None:
     rows = lines(found)
     total = found.iteration_ms
-    if not quiet:
-        name = f"{found.schedule.planner or 'plan'} over {found.transport}"
-        show(described(found.scenario), name, "")
     start = first(found)
     show_rows(
         Column("cause", [*map(_label, rows), "iteration"], numeric=False),

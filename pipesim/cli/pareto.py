@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipesim import analysis
+from pipesim.cli.options import head
 from pipesim.cli.output import Column, progress, show, show_json, show_rows
-from pipesim.documents.words import described, titled, unblocked
+from pipesim.documents.words import titled, unblocked
 from pipesim.engine import Engine
 from pipesim.files import write_csv
 from pipesim.scenario import Scenario
 from pipesim.studies.pareto import Point, pareto
 from pipesim.text import decimals, fixed, milliseconds, numbers
+
+if TYPE_CHECKING:
+    from pipesim.studies.cluster import Cluster
 
 __all__ = ["show_pareto"]
 
@@ -20,6 +25,7 @@ __all__ = ["show_pareto"]
 def show_pareto(
     scenario: Scenario,
     cost_ms: float,
+    cluster: Cluster | None,
     engine: Engine | None,
     csv_file: Path | None,
     plot: Path | None,
@@ -27,15 +33,17 @@ def show_pareto(
     quiet: bool,
 ) -> None:
     """Print the trade-off between iteration time and activations, and write its files."""
-    bound_ms = analysis.lower_bound_ms(scenario.with_message_cost(cost_ms))
+    costs_ms = cluster.transport("delegated").costs_ms(scenario) if cluster else cost_ms
+    bound_ms = analysis.lower_bound_ms(scenario.with_message_cost(costs_ms))
     with progress(quiet) as report:
-        points = pareto(scenario, message_cost_ms=cost_ms, engine=engine, progress=report)
+        points = pareto(scenario, message_cost_ms=costs_ms, engine=engine, progress=report)
         if plot:
             from pipesim.plot import save
             from pipesim.plot.pareto import trade_off
 
             report("drawing")
-            save(trade_off(points, bound_ms, title=titled(scenario, cost_ms)), plot)
+            title = titled(scenario, cost_ms, testbed=cluster.name if cluster else None)
+            save(trade_off(points, bound_ms, title=title), plot)
         if csv_file:
             records = [point.as_dict() for point in points]
             write_csv(csv_file, list(records[0]), records)
@@ -44,18 +52,19 @@ def show_pareto(
             {
                 "scenario": scenario.summary(),
                 "message_cost_ms": cost_ms,
+                "testbed": cluster and cluster.as_dict(scenario),
                 "lower_bound_ms": bound_ms,
                 "points": [point.as_dict() for point in points],
             }
         )
     else:
         if not quiet:
-            show(described(scenario, cost_ms), "")
+            show(*head(scenario, cost_ms, cluster), "")
         _show_points(points)
         show("", f"Lower bound: {milliseconds(bound_ms)}")
         if not quiet:
-            hint = "" if cost_ms else " (--message-cost)"
-            show(f"Times hold {unblocked(cost_ms)}{hint}.")
+            hint = "" if cost_ms or cluster else " (--message-cost)"
+            show(f"Times hold {unblocked(costs_ms)}{hint}.")
 
 
 def _show_points(points: Sequence[Point]) -> None:

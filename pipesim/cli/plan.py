@@ -6,6 +6,7 @@ import json as json_module
 from pathlib import Path
 from typing import Annotated
 
+from numpy.typing import ArrayLike
 from typer import Option
 
 from pipesim import analysis
@@ -17,12 +18,14 @@ from pipesim.cli.options import (
     PlannerOptions,
     Quiet,
     ScenarioOptions,
+    TestbedOptions,
     engine_named,
+    head,
     message_cost_ms,
 )
 from pipesim.cli.output import Outputs, progress, show, show_json, show_text, wrapped
 from pipesim.documents.plan_json import plan_json, save_plan
-from pipesim.documents.words import described, unblocked
+from pipesim.documents.words import unblocked
 from pipesim.engine import Runs
 from pipesim.errors import ScenarioError, ScheduleError
 from pipesim.scenario import Scenario
@@ -39,6 +42,7 @@ EXAMPLES = ("pipesim plan --delay 20ms --link 0 -o plan.json",)
 def plan(
     scenario: ScenarioOptions,
     planning: PlannerOptions,
+    where: TestbedOptions,
     message_cost: MessageCost = None,
     output: Annotated[
         Path | None, Option("--output", "-o", metavar="FILE", help="Write the plan as JSON.")
@@ -59,12 +63,14 @@ def plan(
 ) -> None:
     """Plan the order of operators on each device.
 
-    The default planner is pipemorph.
+    The default planner is pipemorph. On a testbed, messages go through delegates: where anything
+    blocks, no plan absorbs a delay.
     """
     files = {"--csv": csv_file, "--plot": plot, "--output": output}
     outputs = Outputs(files, scenario.scenario)
     chosen = engine_named(engine)
-    cost_ms = message_cost_ms(message_cost)
+    cost_ms, cluster = message_cost_ms(message_cost), where.cluster(message_cost)
+    over = cluster.transport("delegated").unblocked if cluster else Ideal(base_ms=cost_ms)
     if pareto:
         if output:
             raise ScenarioError("--pareto makes several plans: --output is for one")
@@ -73,27 +79,32 @@ def plan(
             raise ScenarioError(f"--pareto plans by search: leave out --{option}")
         from pipesim.cli.pareto import show_pareto
 
-        what = scenario.build(chunks=planning.chunks)
-        show_pareto(what, cost_ms, chosen, csv_file, plot, json, quiet)
+        what = scenario.build(chunks=planning.chunks, cluster=cluster)
+        show_pareto(what, cost_ms, cluster, chosen, csv_file, plot, json, quiet)
         outputs.written(quiet=quiet)
         return
     if csv_file or plot:
         raise ScenarioError(f"--{'csv' if csv_file else 'plot'} is for --pareto")
     with progress(quiet) as report:
         what, schedule = planning.planned(
-            scenario, Ideal(base_ms=cost_ms), report, planner="pipemorph"
+            scenario, over, report, planner="pipemorph", cluster=cluster
         )
-        timeline = Runs(schedule, engine=chosen).timeline(what.with_message_cost(cost_ms))
+        costs_ms = over.costs_ms(what) if cluster else cost_ms
+        timeline = Runs(schedule, engine=chosen).timeline(what.with_message_cost(costs_ms))
         _check_limits(timeline, schedule)
     if output:
         save_plan(schedule, output)
     if json:
-        result = _worth(timeline) | ({"message_cost_ms": cost_ms} if cost_ms else {})
+        result: dict[str, object] = {**_worth(timeline)}
+        if cost_ms:
+            result["message_cost_ms"] = cost_ms
+        if cluster:
+            result["testbed"] = cluster.as_dict(what)
         show_json(json_module.loads(plan_json(schedule)) | {"result": result})
     else:
         if not quiet:
-            show(described(what, cost_ms), "")
-        _show(timeline, schedule, cost_ms)
+            show(*head(what, cost_ms, cluster), "")
+        _show(timeline, schedule, costs_ms)
     outputs.written(quiet=quiet)
 
 
@@ -126,7 +137,7 @@ def _worth(timeline: Timeline) -> dict[str, float]:
     return {"iteration_ms": iteration_ms, "bound_ms": bound_ms, "gap": gap}
 
 
-def _show(timeline: Timeline, schedule: Schedule, cost_ms: float) -> None:
+def _show(timeline: Timeline, schedule: Schedule, costs_ms: ArrayLike) -> None:
     scenario = timeline.scenario
     for device, order in enumerate(schedule.orders):
         name = f"device {device}: "
@@ -140,7 +151,7 @@ def _show(timeline: Timeline, schedule: Schedule, cost_ms: float) -> None:
         f"planner         {schedule.planner}",
         f"warm-up         {numbers(warmup)}",
         f"slackness       {numbers(analysis.slackness(warmup))}",
-        f"iteration time  {ideal_ms} {unblocked(cost_ms)} (transport ideal)",
+        f"iteration time  {ideal_ms} {unblocked(costs_ms)} (transport ideal)",
         f"lower bound     {milliseconds(worth['bound_ms'])}",
         f"gap             {plain(100 * worth['gap'], 2)} %",
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Context, Option
 
@@ -34,6 +34,9 @@ from pipesim.replay.run.run_json import save_run
 from pipesim.schedule import Op
 from pipesim.text import counted, fixed, plain
 from pipesim.transport import Transport
+
+if TYPE_CHECKING:
+    from pipesim.studies.cluster import Cluster
 
 __all__ = ["replay"]
 
@@ -64,7 +67,7 @@ class _Transports(TransportOptions):
     eager_bytes: Annotated[float | None, Option(hidden=True)] = None
     compute_slowdown: Annotated[float | None, Option(hidden=True)] = None
 
-    def build(self) -> Transport:
+    def build(self, cluster: Cluster | None = None) -> Transport:
         """Return the transport.
 
         Raises
@@ -74,7 +77,7 @@ class _Transports(TransportOptions):
         """
         if self.transport not in _TRANSPORTS:
             raise ScenarioError("replay needs --transport nccl, exchange or delegated")
-        return super().build()
+        return super().build(cluster)
 
 
 def replay(

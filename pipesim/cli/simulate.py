@@ -14,11 +14,13 @@ from pipesim.cli.options import (
     PlanOptions,
     Quiet,
     ScenarioOptions,
+    TestbedOptions,
     TransportOptions,
     engine_named,
+    head,
 )
 from pipesim.cli.output import Column, Outputs, progress, show, show_json, show_rows
-from pipesim.documents.words import described, titled
+from pipesim.documents.words import titled
 from pipesim.engine import Engine, Runs
 from pipesim.errors import ScenarioError
 from pipesim.formats.chrome_trace import save_chrome_trace
@@ -41,6 +43,7 @@ def simulate(
     scenario: ScenarioOptions,
     planned: PlanOptions,
     over: TransportOptions,
+    where: TestbedOptions,
     engine: EngineName = None,
     json: Json = False,
     csv_file: Annotated[
@@ -67,9 +70,10 @@ def simulate(
     files = {"--csv": csv_file, "--plot": plot, "--memory-plot": memory_plot, "--trace": trace}
     outputs = Outputs(files, scenario.scenario, planned.plan)
     chosen = _with_messages(engine_named(engine), {"--plot": plot, "--trace": trace})
-    transport = over.build()
+    cluster = where.cluster(over.message_cost)
+    transport = over.build(cluster)
     with progress(quiet) as report:
-        what, schedule = planned.build(scenario, transport, report)
+        what, schedule = planned.build(scenario, transport, report, cluster=cluster)
         report("simulating")
         timeline = Runs(schedule, transport, engine=chosen).timeline(what)
         name = f"{schedule.planner or 'plan'} over {transport}"
@@ -79,15 +83,21 @@ def simulate(
             report("drawing")
             for draw, path in ((gantt, plot), (in_flight, memory_plot)):
                 if path:
-                    save(draw({name: timeline}, title=titled(what, transport.base_ms)), path)
+                    title = titled(
+                        what, over.message_cost_ms, testbed=cluster.name if cluster else None
+                    )
+                    save(draw({name: timeline}, title=title), path)
         if csv_file:
             save_timeline_csv(timeline, csv_file)
         if trace:
             save_chrome_trace({name: timeline}, trace)
     if json:
-        show_json(_as_dict(schedule, transport, timeline))
+        own = {"testbed": cluster.as_dict(what)} if cluster else {}
+        show_json(_as_dict(schedule, transport, timeline) | own)
     else:
-        _show(what, name, transport, timeline, quiet)
+        if not quiet:
+            show(*head(what, over.message_cost_ms, cluster), name, "")
+        _show(transport, timeline)
     outputs.written(quiet=quiet)
 
 
@@ -119,18 +129,16 @@ def _as_dict(schedule: Schedule, transport: Transport, timeline: Timeline) -> di
 
 
 def _bound_ms(scenario: Scenario, transport: Transport) -> float:
-    return analysis.lower_bound_ms(scenario.with_message_cost(transport.base_ms))
+    return analysis.lower_bound_ms(scenario.with_message_cost(transport.costs_ms(scenario)))
 
 
 def _in_micro_batches(timeline: Timeline, activations: Array) -> list[float]:
     return list(map(float, timeline.scenario.in_micro_batches(activations)))
 
 
-def _show(
-    scenario: Scenario, name: str, transport: Transport, timeline: Timeline, quiet: bool
-) -> None:
+def _show(transport: Transport, timeline: Timeline) -> None:
     digits = decimals(timeline.iteration_ms)
-    devices = range(scenario.devices)
+    devices = range(timeline.scenario.devices)
 
     def column(header: str, values: list[float], digits: int = digits) -> Column:
         return Column(header, [fixed(value, digits) for value in values])
@@ -149,13 +157,11 @@ def _show(
     if timeline.peak_host_activations.any():
         hosted = _in_micro_batches(timeline, timeline.peak_host_activations)
         columns.append(counts("of them\non host", hosted))
-    if not quiet:
-        show(described(scenario, transport.base_ms), name, "")
     show_rows(Column("device", [str(device) for device in devices], numeric=False), columns)
     show(
         "",
         f"iteration time      {milliseconds(timeline.iteration_ms)}",
         f"longest stage span  {milliseconds(timeline.stage_span_ms)}",
         f"bubble              {100 * timeline.bubble_fraction:.1f} %",
-        f"lower bound         {milliseconds(_bound_ms(scenario, transport))}",
+        f"lower bound         {milliseconds(_bound_ms(timeline.scenario, transport))}",
     )

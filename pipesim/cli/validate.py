@@ -11,6 +11,7 @@ from pipesim.cli.options import Json, Quiet
 from pipesim.cli.output import Outputs
 from pipesim.cli.validating.production import validate_production
 from pipesim.cli.validating.runs import validate_runs
+from pipesim.cli.validating.throughput import validate_throughput
 from pipesim.errors import ScenarioError
 from pipesim.fidelity.calibration_file import load_calibration
 from pipesim.fidelity.kinds import KINDS, kind_of
@@ -19,6 +20,7 @@ __all__ = ["validate"]
 
 EXAMPLES = (
     "pipesim validate traces/measured_iterations.csv --calibration traces/calibration.toml",
+    "pipesim validate traces/zero_bubble_throughput.csv",
     "pipesim validate traces/production/trace-ST.parquet",
 )
 
@@ -53,6 +55,9 @@ def validate(
     For each run, the iteration under the delay is predicted from its shape, its healthy
     iteration and the constants of its testbed.
 
+    Measured throughput needs no calibration: rows are predicted from the profiled times beside
+    them and one measured row of their model.
+
     A production trace gets a replay check, which predicts nothing: each step is run again from
     its own operator times. Its length shows whether the dependencies are right. Then come the
     job's slowdown by stragglers (the published what-if analysis), the share of each stage, worker
@@ -62,13 +67,18 @@ def validate(
     kind = source or kind_of(measured)
     if kind not in KINDS:
         raise ScenarioError(f"--format {kind!r} is none of {', '.join(KINDS)}")
+    if kind != "runs" and (calibration or plot):
+        option = "--calibration" if calibration else "--plot"
+        raise ScenarioError(f"{option} is for runs, not for {_OTHERS[kind]}")
     if kind == "production":
-        if calibration or plot:
-            option = "--calibration" if calibration else "--plot"
-            raise ScenarioError(f"{option} is for runs, not for production traces")
         validate_production(measured, json, quiet)
+    elif kind == "throughput":
+        validate_throughput(measured, json, quiet)
     else:
         if calibration is None:
             raise ScenarioError("measured runs need --calibration FILE, see `pipesim calibrate`")
         validate_runs(measured, load_calibration(calibration), json, plot, quiet)
     outputs.written(quiet=quiet)
+
+
+_OTHERS = {"production": "production traces", "throughput": "measured throughput"}

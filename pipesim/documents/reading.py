@@ -13,7 +13,19 @@ from typing import NamedTuple, TypeAlias, TypeVar
 from pipesim.actions import Action, Op, parse_action
 from pipesim.errors import FormatError, ScheduleError
 
-__all__ = ["Parser", "Place", "Table", "action", "list_of", "number", "operator", "text", "whole"]
+__all__ = [
+    "Parser",
+    "Place",
+    "Table",
+    "action",
+    "by_name",
+    "list_of",
+    "number",
+    "operator",
+    "text",
+    "truth",
+    "whole",
+]
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -49,6 +61,13 @@ def text(value: object, place: Place) -> str:
     """Parse a string."""
     if not isinstance(value, str):
         raise place.error(f"must be text, not {_shown(value)}")
+    return value
+
+
+def truth(value: object, place: Place) -> bool:
+    """Parse true or false."""
+    if not isinstance(value, bool):
+        raise place.error(f"must be true or false, not {_shown(value)}")
     return value
 
 
@@ -97,6 +116,17 @@ def list_of(parse: Parser[T]) -> Parser[list[T]]:
         return [parse(item, place.at(index)) for index, item in enumerate(value)]
 
     return parse_list
+
+
+def by_name(parse: Parser[T]) -> Parser[dict[str, T]]:
+    """Return the parser of a table with any keys, whose values ``parse`` takes."""
+
+    def parse_table(value: object, place: Place) -> dict[str, T]:
+        table = Table(value, place)
+        assert isinstance(value, dict)
+        return {name: table.take(name, parse) for name in value}
+
+    return parse_table
 
 
 class Table:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pipesim.scenario import DOWN, UP, Array, Scenario
 from pipesim.text import counted, milliseconds, plain
 
-__all__ = ["described", "titled", "unblocked"]
+__all__ = ["between", "described", "titled", "unblocked"]
 
 
-def described(scenario: Scenario, message_cost_ms: float = 0.0) -> str:
+def described(scenario: Scenario, message_cost_ms: ArrayLike = 0.0) -> str:
     """Say what a scenario is: shape, operator times, slow links, cost of messages, limits.
 
     Examples
@@ -33,7 +34,9 @@ def described(scenario: Scenario, message_cost_ms: float = 0.0) -> str:
     return (f"{scenario.name}: " if scenario.name else "") + " · ".join(parts)
 
 
-def titled(scenario: Scenario, message_cost_ms: float = 0.0) -> str:
+def titled(
+    scenario: Scenario, message_cost_ms: ArrayLike = 0.0, *, testbed: str | None = None
+) -> str:
     """Return a title for a figure: what was run, which links are slow, what messages cost.
 
     Examples
@@ -44,10 +47,11 @@ def titled(scenario: Scenario, message_cost_ms: float = 0.0) -> str:
     slow = scenario.slow_links
     delays = ", ".join(_delay(scenario, link) for link in slow) or "no slow link"
     few = delays if len(slow) <= 3 else f"{len(slow)} slow links"
-    return " · ".join([scenario.name or _shape(scenario), few, *_messages(message_cost_ms)])
+    costs = _messages(message_cost_ms) if testbed is None else [f"testbed {testbed}"]
+    return " · ".join([scenario.name or _shape(scenario), few, *costs])
 
 
-def unblocked(message_cost_ms: float) -> str:
+def unblocked(message_cost_ms: ArrayLike) -> str:
     """Say when an iteration time of the transport ideal holds.
 
     Examples
@@ -57,12 +61,24 @@ def unblocked(message_cost_ms: float) -> str:
     >>> unblocked(2.0)
     'where nothing blocks and messages cost 2 ms'
     """
-    cost = milliseconds(message_cost_ms) if message_cost_ms else "nothing"
+    cost = between(message_cost_ms) if np.any(message_cost_ms) else "nothing"
     return f"where nothing blocks and messages cost {cost}"
 
 
-def _messages(cost_ms: float) -> list[str]:
-    return [f"messages {milliseconds(cost_ms)}"] if cost_ms else []
+def between(times_ms: ArrayLike) -> str:
+    """Return a time, or the shortest and the longest of some.
+
+    Examples
+    --------
+    >>> between(2.0), between([0.5, 2.0, 1.0])
+    ('2 ms', '0.5 to 2 ms')
+    """
+    low, high = (milliseconds(float(end)) for end in (np.min(times_ms), np.max(times_ms)))
+    return low if low == high else f"{low.removesuffix(' ms')} to {high}"
+
+
+def _messages(cost_ms: ArrayLike) -> list[str]:
+    return [f"messages {between(cost_ms)}"] if np.any(cost_ms) else []
 
 
 def _shape(scenario: Scenario) -> str:

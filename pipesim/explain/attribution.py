@@ -41,9 +41,10 @@ def attribute(
     The causes, and what removes them:
 
     *HOL* and *dependency*
-        The slow links. Dependency is what their delays cost over the transport ideal; HOL
-        what they cost over the given transport beyond that, be it head-of-line blocking,
-        the wait for a delegate, or the compute that an isolated process takes.
+        The slow links. Dependency is what their delays cost over the transport ideal, where
+        messages cost what they do over the given one; HOL what they cost over the given
+        transport beyond that, be it head-of-line blocking, the wait for a delegate, or the
+        compute that an isolated process takes.
     *slow operators*
         Those that take over ``outlier`` times the median of their stage and kind are set
         to it.
@@ -53,7 +54,7 @@ def attribute(
     *micro-batch variation*
         Every operator is set to the mean of its stage and kind; what slow ones lose stays.
     *transport*
-        What the transport costs on healthy links: given − ideal.
+        What the transport costs on healthy links: given − ideal with messages that cost nothing.
     *warm-up and drain*
         The bubbles that the schedule has with all of these removed: iteration − work.
     *work*
@@ -116,11 +117,14 @@ def attribute(
     over = transport_named(transport)
     times = OperatorTimes(scenario, schedule, outlier)
     measured = _WhatIf(scenario, schedule, over, engine)
-    ideal = measured if isinstance(over, Ideal) else _WhatIf(scenario, schedule, Ideal(), engine)
+    ideal, free = (
+        measured if way == over else _WhatIf(scenario, schedule, way, engine)
+        for way in (over.unblocked, Ideal())
+    )
 
     progress("healthy links")
     healthy = scenario.without_delay()
-    own_ms = measured.iteration_ms(healthy) - ideal.iteration_ms(healthy)
+    own_ms = measured.iteration_ms(healthy) - free.iteration_ms(healthy)
     dependency_ms = ideal.gain_ms(healthy)
     hol_ms = measured.gain_ms(healthy) - dependency_ms
 
@@ -142,7 +146,7 @@ def attribute(
         )
     ]
     steps = [measured.iteration_ms(scenario) for scenario in left]
-    ideal_run = ideal.runs.timeline(left[-1])
+    ideal_run = free.runs.timeline(left[-1])
     work_ms = float(ideal_run.busy_ms.mean())
     cumulative = [
         hol_ms,

@@ -1,33 +1,22 @@
-"""Calibration: the constants of each testbed, fitted to measured runs.
-
-Every constant has a handful of candidate values, and a testbed at most four constants. The
-fit minimises the mean absolute relative error over the testbed's runs, plus that of the
-system that comes out worst, by changing one or two constants at a time while that helps.
-"""
+"""Calibration: the constants of each testbed, fitted to measured runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, product
 
 import numpy as np
 
 from pipesim.errors import ScenarioError
+from pipesim.fidelity.fitting import Fitter
+from pipesim.fidelity.prediction import Prediction, predict
+from pipesim.fidelity.profiles import OperatorTimes, from_timelines, ratios
 from pipesim.fidelity.runs import MeasuredRun
-from pipesim.fidelity.testbed import CONSTANTS, Prediction, Testbed, predict, profiled
+from pipesim.fidelity.testbed import Testbed
 from pipesim.formats.measurement import Measurement
 from pipesim.scenario import Scenario
 
-__all__ = ["STREAMS", "Calibration", "Calibrator", "predict_all"]
-
-STREAMS = ("device", "peer")
-"""Which NCCL kernels share a stream is chosen with the constants.
-
-Evidence, zero-bubble runs under the shipped constants: on the A10, one stream per device is 1.2 %
-off on average, one per peer 4.2 %; on the H800, one per device is 7.5 % off and 19 % at worst, one
-per peer 5.6 % and 15 %.
-"""
+__all__ = ["Calibration", "Calibrator", "predict_all"]
 
 
 @dataclass(frozen=True)
@@ -75,8 +64,10 @@ class Calibrator:
     runs : sequence of MeasuredRun
         What to fit to.
     timelines : Measurement, optional
-        Operator timelines of one model. They are the profile of the testbed whose healthy
-        iterations they match, and give the relative times of F, B and W everywhere.
+        Operator timelines of one model. They are its profile on the testbed whose healthy
+        iterations they match, and tell some of that testbed's constants.
+    operators : mapping of str to OperatorTimes, optional
+        The profiles of models by name.
     progress : callable
         Told what is being fitted.
     """
@@ -85,13 +76,15 @@ class Calibrator:
         self,
         runs: Sequence[MeasuredRun],
         timelines: Measurement | None = None,
+        operators: Mapping[str, OperatorTimes] | None = None,
         *,
         progress: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.runs = tuple(runs)
         self.timelines = timelines
+        self.operators = operators or {}
         self.progress = progress
-        self._fit = _Fit()
+        self._fitter = Fitter()
 
     def calibrate(self) -> Calibration:
         """Fit a testbed for each name among the runs."""
@@ -99,40 +92,93 @@ class Calibrator:
         for name in dict.fromkeys(run.testbed for run in self.runs):
             self.progress(f"fitting {name}")
             testbeds[name] = self._fitted(name, [run for run in self.runs if run.testbed == name])
-        errors = [self._fit.error(run, testbeds[run.testbed]) for run in self.runs]
+        errors = [self._fitter.error(run, testbeds[run.testbed]) for run in self.runs]
         return Calibration(testbeds, tuple(run.place for run in self.runs), float(np.mean(errors)))
 
     def leave_one_setting_out(self) -> list[Prediction]:
         """Predict each run from a fit that has not seen any run of its setting.
 
-        Raises
-        ------
-        ScenarioError
-            A testbed has a single setting.
+        Runs of a testbed with a single setting are left out: nothing would be seen.
         """
-        self.check_settings()
         predictions = []
         for setting in dict.fromkeys(run.setting for run in self.runs):
             name = setting[0]
             self.progress(f"leaving out {' '.join(map(str, setting))}")
             seen = [run for run in self.runs if run.testbed == name and run.setting != setting]
-            testbed = self._fitted(name, seen)
-            predictions += [predict(run, testbed) for run in self.runs if run.setting == setting]
+            if seen:
+                testbed = self._fitted(name, seen)
+                left_out = [run for run in self.runs if run.setting == setting]
+                predictions += [predict(run, testbed) for run in left_out]
         return predictions
 
-    def check_settings(self) -> None:
-        """Raise :class:`ScenarioError` if a testbed has a single setting: none can be left out."""
-        settings: dict[str, set[object]] = {}
-        for run in self.runs:
-            settings.setdefault(run.testbed, set()).add(run.setting)
-        alone = next((name for name, own in settings.items() if len(own) == 1), None)
-        if alone is not None:
-            raise ScenarioError(
-                f"testbed {alone} has only one setting: it cannot be left out (use --no-leave-out)"
-            )
+    def checked(self) -> Calibration:
+        """Fit, and add what leaving one setting out says of the fit.
+
+        The testbeds get the errors of their runs. A testbed with a single setting has none.
+        """
+        calibration = self.calibrate()
+        predictions = self.leave_one_setting_out()
+        if not predictions:
+            return calibration
+        testbeds = dict(calibration.testbeds)
+        for name, testbed in testbeds.items():
+            errors: dict[str, tuple[float, ...]] = {}
+            for one in predictions:
+                if one.measured.testbed == name:
+                    error = one.measured_ms / one.predicted_ms - 1
+                    system = one.system
+                    errors[system] = (*errors.get(system, ()), round(error, 5))
+            testbeds[name] = replace(testbed, errors=errors)
+        left_out = float(np.mean([abs(one.error) for one in predictions]))
+        return replace(calibration, testbeds=testbeds, left_out=left_out)
 
     def _fitted(self, name: str, runs: Sequence[MeasuredRun]) -> Testbed:
-        return self._fit.testbed(_bare(name, runs, self.timelines), runs)
+        return self._fitter.fitted(self._bare(name, runs), runs)
+
+    def _bare(self, name: str, runs: Sequence[MeasuredRun]) -> Testbed:
+        """Return a testbed with what was measured, before anything is fitted."""
+        profiles: dict[str, Scenario] = {}
+        constants: dict[str, float] = {}
+        for run in runs:
+            own = self.operators.get(run.model)
+            if own is not None and len(own.forward_ms) == run.stages:
+                profiles.setdefault(run.model, own.scenario(run.microbatches))
+        for model, matching in self._timed(runs).items():
+            assert self.timelines is not None
+            found = from_timelines(self.timelines, matching)
+            profiles[model] = found.scenario
+            constants.update(found.constants)
+        known = list(profiles.values())
+        if not known and self.timelines is not None:
+            known = [self.timelines.scenario]
+        return Testbed(
+            name,
+            constants,
+            read=tuple(constants),
+            ratios=ratios(known),
+            profiles=profiles,
+            message_bytes=max(run.message_bytes for run in runs),
+        )
+
+    def _timed(self, runs: Sequence[MeasuredRun]) -> dict[str, list[MeasuredRun]]:
+        """The runs of the model that the timelines are of, by its name; at most one."""
+        if self.timelines is None:
+            return {}
+        times = self.timelines.scenario
+        shape = times.stages, times.microbatches
+        healthy = [one.timeline.iteration_ms for one in self.timelines.iterations if one.used]
+        usual_ms = float(np.median(healthy))
+        for model in dict.fromkeys(run.model for run in runs):
+            own = [run for run in runs if run.model == model]
+            alike = [
+                run
+                for run in own
+                if (run.stages, run.microbatches) == shape
+                and abs(run.healthy_ms / usual_ms - 1) < _SAME_MODEL
+            ]
+            if alike:
+                return {model: own}
+        return {}
 
 
 def predict_all(runs: Iterable[MeasuredRun], calibration: Calibration) -> list[Prediction]:
@@ -146,123 +192,5 @@ def predict_all(runs: Iterable[MeasuredRun], calibration: Calibration) -> list[P
     return [predict(run, calibration.testbed(run)) for run in runs]
 
 
-def _bare(name: str, runs: Sequence[MeasuredRun], timelines: Measurement | None) -> Testbed:
-    """Return a testbed with what was measured, before anything is fitted."""
-    if timelines is None:
-        return Testbed(name)
-    times = timelines.scenario
-    means = [float(times.durations_ms(kind).mean()) for kind in ("F", "B", "W")]
-    forward, backward, weight = (round(mean / means[0], 3) for mean in means)
-    healthy = [one.timeline.iteration_ms for one in timelines.iterations if one.used]
-    matching = [
-        run
-        for run in runs
-        if (run.stages, run.microbatches) == (times.stages, times.microbatches)
-        and abs(run.healthy_ms / float(np.median(healthy)) - 1) < _SAME_MODEL
-    ]
-    profile = times if matching else None
-    return Testbed(name, forward=forward, backward=backward, weight=weight, profile=profile)
-
-
 _SAME_MODEL = 0.2
 """Timelines are of the runs of their shape whose healthy iteration is this close."""
-
-
-class _Fit:
-    """Fits testbeds; profiles and errors are remembered, since many candidates share them."""
-
-    def __init__(self) -> None:
-        self._errors: dict[tuple[object, ...], float] = {}
-        self._profiles: dict[tuple[object, ...], Scenario] = {}
-
-    def error(self, run: MeasuredRun, testbed: Testbed) -> float:
-        """Absolute relative error of a run; infinite where the constants are impossible."""
-        healthy = (run, testbed.p2p_streams, *(testbed[name] for name in _OF_HEALTHY))
-        delayed = (*healthy, *(testbed[name] for name in _OF_DELAYED[run.system]))
-        if delayed not in self._errors:
-            try:
-                if healthy not in self._profiles:
-                    self._profiles[healthy] = profiled(run, testbed)
-                prediction = predict(run, testbed, self._profiles[healthy])
-                self._errors[delayed] = abs(prediction.error)
-            except ScenarioError:
-                self._errors[delayed] = np.inf
-        return self._errors[delayed]
-
-    def testbed(self, bare: Testbed, runs: Sequence[MeasuredRun]) -> Testbed:
-        """Return ``bare`` with the constants and streams that fit ``runs`` best."""
-        start = {name: _START[name] for name in _fitted_constants(runs)}
-        fitted = [
-            self._descend(replace(bare, p2p_streams=streams, constants=start), runs)
-            for streams in STREAMS
-        ]
-        return min(fitted, key=lambda testbed: self._loss(testbed, runs))
-
-    def _descend(self, testbed: Testbed, runs: Sequence[MeasuredRun]) -> Testbed:
-        """Change one constant at a time, then two by up to two steps each, while that helps."""
-        best, moves = self._loss(testbed, runs), _single_moves
-        while True:
-            for constants in moves(testbed.constants):
-                other = replace(testbed, constants=testbed.constants | constants)
-                loss = self._loss(other, runs)
-                if loss < best - 1e-12:
-                    testbed, best, moves = other, loss, _single_moves
-                    break
-            else:
-                if moves is _double_moves:
-                    return testbed
-                moves = _double_moves
-
-    def _loss(self, testbed: Testbed, runs: Sequence[MeasuredRun]) -> float:
-        errors = np.array([self.error(run, testbed) for run in runs])
-        systems = np.array([run.system for run in runs])
-        return float(errors.mean() + max(errors[systems == s].mean() for s in set(systems)))
-
-
-def _single_moves(constants: dict[str, float]) -> Iterator[dict[str, float]]:
-    """Every candidate of every constant."""
-    for name in constants:
-        for value in CONSTANTS[name].candidates:
-            yield {name: float(value)}
-
-
-def _double_moves(constants: dict[str, float]) -> Iterator[dict[str, float]]:
-    """Two steps of two constants: what one adds, another may have to give back."""
-    near = {name: _neighbours(name, value) for name, value in constants.items()}
-    for one, other in combinations(constants, 2):
-        for a, b in product(near[one], near[other]):
-            yield {one: a, other: b}
-
-
-def _neighbours(name: str, value: float) -> list[float]:
-    candidates = [float(candidate) for candidate in CONSTANTS[name].candidates]
-    at = candidates.index(value)
-    return candidates[max(at - 2, 0) : at] + candidates[at + 1 : at + 3]
-
-
-_START = {
-    "after_ms": 30.0,
-    "transfer_gib_per_s": 5.0,
-    "delegate_ms": 4.0,
-    "host_gib_per_s": 10.0,
-    "replanned_ms": 0.0,
-}
-_OF_HEALTHY = ("after_ms", "transfer_gib_per_s")
-_OF_DELAYED = {
-    "1f1b": (),
-    "zerobubble": (),
-    "pipemorph-cpu": ("delegate_ms", "host_gib_per_s"),
-    "pipemorph": ("delegate_ms", "host_gib_per_s", "replanned_ms"),
-}
-"""The constants that a run's profile depends on, and its prediction on top."""
-
-
-def _fitted_constants(runs: Sequence[MeasuredRun]) -> list[str]:
-    """The four constants of a testbed: nodes of several GPUs tell the host path apart."""
-    several = any(run.gpus_per_node > 1 for run in runs)
-    return [
-        "after_ms",
-        "transfer_gib_per_s",
-        "delegate_ms",
-        "host_gib_per_s" if several else "replanned_ms",
-    ]

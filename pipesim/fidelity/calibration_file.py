@@ -9,17 +9,17 @@ from pathlib import Path
 
 import numpy as np
 
-from pipesim.documents.reading import Place, Table, list_of, number, text, whole
+from pipesim.documents.reading import Place, Table, by_name, list_of, number, text, truth, whole
 from pipesim.errors import FormatError, ScenarioError
-from pipesim.fidelity.calibration import STREAMS, Calibration
-from pipesim.fidelity.testbed import CONSTANTS, MOST_CONSTANTS, Testbed
+from pipesim.fidelity.calibration import Calibration
+from pipesim.fidelity.constants import CONSTANTS, MOST_FITTED
+from pipesim.fidelity.testbed import Ratios, Testbed
 from pipesim.files import StrPath, read_text, write_text
-from pipesim.scenario import Scenario
+from pipesim.scenario import TIME_OF, Scenario
 
 __all__ = ["load_calibration", "save_calibration"]
 
-_FORMAT, _VERSION = "pipesim-calibration", 1
-_PROFILE = ("forward_ms", "backward_ms", "weight_ms", "fused_backward_ms")
+_FORMAT, _VERSION = "pipesim-calibration", 2
 
 
 def save_calibration(calibration: Calibration, path: StrPath) -> None:
@@ -40,21 +40,28 @@ def save_calibration(calibration: Calibration, path: StrPath) -> None:
 
 def _table(testbed: Testbed) -> dict[str, object]:
     table: dict[str, object] = {
-        "p2p_streams": testbed.p2p_streams,
-        "forward": testbed.forward,
-        "backward": testbed.backward,
-        "weight": testbed.weight,
+        "whole_ms": testbed.whole_ms,
+        "message_bytes": testbed.message_bytes,
+        "ratios": testbed.ratios._asdict(),
         # An unlimited rate is left out: it is neutral.
         "constants": {k: v for k, v in testbed.constants.items() if np.isfinite(v)},
+        "read": list(testbed.read),
     }
-    if testbed.profile is not None:
-        profile = testbed.profile
-        table["profile"] = {
-            "stages": profile.stages,
-            "microbatches": profile.microbatches,
-            **{field: getattr(profile, field).tolist() for field in _PROFILE},
-        }
+    if testbed.errors:
+        table["errors"] = {system: list(errors) for system, errors in testbed.errors.items()}
+    if testbed.profiles:
+        table["profiles"] = {model: _times(own) for model, own in testbed.profiles.items()}
     return table
+
+
+def _times(profile: Scenario) -> dict[str, object]:
+    """Return the operator times of a profile; one for each stage, where micro-batches are alike."""
+    times = {}
+    for field in TIME_OF.values():
+        values = getattr(profile, field)
+        alike = bool((values == values[:, :1]).all())
+        times[field] = (values[:, 0] if alike else values).tolist()
+    return {"stages": profile.stages, "microbatches": profile.microbatches, **times}
 
 
 def load_calibration(path: StrPath) -> Calibration:
@@ -81,27 +88,45 @@ def load_calibration(path: StrPath) -> Calibration:
 
 
 def _testbeds(value: object, place: Place) -> dict[str, Testbed]:
-    names = list(value) if isinstance(value, dict) else []
-    table = Table(value, place)
-    return {name: replace(table.take(name, _testbed), name=name) for name in names}
+    testbeds = by_name(_testbed)(value, place)
+    return {name: replace(testbed, name=name) for name, testbed in testbeds.items()}
 
 
 def _testbed(value: object, place: Place) -> Testbed:
     table = Table(value, place)
-    streams = table.take("p2p_streams", text)
-    if streams not in STREAMS:
-        raise place.at("p2p_streams").error(f"must be one of {', '.join(STREAMS)}")
+    constants = table.take("constants", _constants)
+    read = tuple(table.take("read", list_of(text)))
     testbed = Testbed(
         name="",
-        p2p_streams=streams,
-        forward=table.take("forward", _positive),
-        backward=table.take("backward", _positive),
-        weight=table.take("weight", _positive),
-        profile=table.take_or("profile", _profile, None),
-        constants=table.take("constants", _constants),
+        constants=constants,
+        read=read,
+        whole_ms=table.take("whole_ms", truth),
+        ratios=table.take("ratios", _ratios),
+        profiles=table.take_or("profiles", by_name(_profile), {}),
+        message_bytes=table.take("message_bytes", number),
+        errors=table.take_or("errors", by_name(_errors), {}),
     )
     table.close()
+    fitted = set(constants) - set(read)
+    if len(fitted) > MOST_FITTED:
+        raise place.at("constants").error(
+            f"a testbed has at most {MOST_FITTED} fitted constants, not {len(fitted)}"
+        )
     return testbed
+
+
+def _ratios(value: object, place: Place) -> Ratios:
+    table = Table(value, place)
+    found = Ratios(*(table.take(name, _positive) for name in Ratios._fields))
+    table.close()
+    return found
+
+
+def _errors(value: object, place: Place) -> tuple[float, ...]:
+    errors = tuple(list_of(number)(value, place))
+    if not errors or min(errors) <= -1:
+        raise place.error("must hold errors, each above −1")
+    return errors
 
 
 def _positive(value: object, place: Place) -> float:
@@ -122,15 +147,17 @@ def _constants(value: object, place: Place) -> dict[str, float]:
                 raise place.at(name).error(f"must not be negative, but is {given:g}")
             constants[name] = given
     table.close()
-    if len(constants) > MOST_CONSTANTS:
-        raise place.error(f"a testbed has at most {MOST_CONSTANTS} constants, not {len(constants)}")
     return constants
+
+
+def _row(value: object, place: Place) -> float | list[float]:
+    return list_of(number)(value, place) if isinstance(value, list) else number(value, place)
 
 
 def _profile(value: object, place: Place) -> Scenario:
     table = Table(value, place)
     shape = {name: table.take(name, whole) for name in ("stages", "microbatches")}
-    times = {name: table.take(name, list_of(list_of(number))) for name in _PROFILE}
+    times = {name: table.take(name, list_of(_row)) for name in TIME_OF.values()}
     table.close()
     try:
         return Scenario(**shape, **times)  # type: ignore[arg-type]

@@ -2,10 +2,9 @@
 
 Every operator takes the median of what it took in the other steps, every message as well, and the
 pipelines run in the order that most other steps had. Beside it stands the naive prediction: the
-median length of the other steps. Where all steps do the same work, the naive one is hard to
-beat: a step is as long as the longest of many paths, and with all times at their medians every
-path is of usual length, so that the simulated step comes out a little short. What the simulation
-has to offer is that something in it can be changed.
+median length of the other steps. Where all steps do the same work the naive one is hard to beat:
+it has in it what the medians of single operators leave out, such as pauses that move about. What
+the simulation has to offer is that something in it can be changed.
 """
 
 from __future__ import annotations

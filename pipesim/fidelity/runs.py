@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import math
-import os
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
-from pipesim.errors import FormatError
-from pipesim.files import StrPath, read_text
+from pipesim.fidelity.rows import Row, count, name, not_negative, one_of, positive, read_rows, whole
+from pipesim.files import StrPath
 
-__all__ = ["SYSTEMS", "MeasuredRun", "load_runs"]
-
-T = TypeVar("T")
+__all__ = ["DELEGATED", "SYSTEMS", "MeasuredRun", "load_runs"]
 
 SYSTEMS = ("1f1b", "zerobubble", "pipemorph-cpu", "pipemorph")
 """What was measured: the first two over NCCL, the others delegated while the link was slow."""
+
+DELEGATED = SYSTEMS[2:]
 
 
 @dataclass(frozen=True)
@@ -64,6 +58,11 @@ class MeasuredRun:
     place: str = ""
 
     @property
+    def delegated(self) -> bool:
+        """Whether its messages are delegated while a link is slow."""
+        return self.system in DELEGATED
+
+    @property
     def setting(self) -> tuple[str, str, str, float]:
         """What was the same for all systems that can be ranked against each other."""
         return self.testbed, self.model, self.slow_links, self.delay_ms
@@ -78,21 +77,7 @@ def load_runs(path: StrPath) -> tuple[MeasuredRun, ...]:
         The file cannot be read, lacks a column, or has a value that cannot be; the error
         names line and, for values, the column.
     """
-    file = os.fspath(path)
-    reader = csv.DictReader(io.StringIO(read_text(path), newline=""), strict=True)
-    try:
-        header = reader.fieldnames
-        if not header:
-            raise FormatError("is empty", file=file)
-        missing = [name for name in _COLUMNS if name not in header]
-        if missing:
-            raise FormatError(f"has no column {missing[0]}", file=file, line=1)
-        runs = tuple(_run(row, file, reader.line_num) for row in reader)
-    except csv.Error as error:
-        raise FormatError(f"is not CSV: {error}", file=file, line=reader.line_num) from None
-    if not runs:
-        raise FormatError("holds no runs", file=file)
-    return runs
+    return tuple(_run(row) for row in read_rows(path, _COLUMNS))
 
 
 _COLUMNS = (
@@ -112,84 +97,35 @@ _COLUMNS = (
 )
 
 
-def _run(row: dict[str, str | None], file: str, line: int) -> MeasuredRun:
-    if None in row or None in row.values():
-        raise FormatError("does not have as many values as the header", file=file, line=line)
-
-    def take(column: str, parse: Callable[[str], T], what: str) -> T:
-        text = (row[column] or "").strip()
-        try:
-            return parse(text)
-        except ValueError:
-            raise FormatError(
-                f"{column} must be {what}, not {text[:40]!r}", file=file, line=line
-            ) from None
-
-    stages = take("stages", _count, "a whole number above 0")
-    system = take("system", _system, f"one of {', '.join(SYSTEMS)}")
-    delegated = system.startswith("pipemorph")
-    delegates = take(
+def _run(row: Row) -> MeasuredRun:
+    stages = row.take("stages", count, "a whole number above 0")
+    system = row.take("system", one_of(SYSTEMS), f"one of {', '.join(SYSTEMS)}")
+    delegated = system in DELEGATED
+    delegates = row.take(
         "delegates_per_direction",
-        _count if delegated else _whole,
+        count if delegated else whole,
         "a whole number above 0" if delegated else "a whole number",
     )
     return MeasuredRun(
-        testbed=take("testbed", _name, "a name"),
-        model=take("model", _name, "a name"),
+        testbed=row.take("testbed", name, "a name"),
+        model=row.take("model", name, "a name"),
         system=system,
         stages=stages,
-        microbatches=take("microbatches", _count, "a whole number above 0"),
-        gpus_per_node=take("gpus_per_node", _count, "a whole number above 0"),
-        message_bytes=take("message_mib", _positive, "a size above 0") * 2**20,
-        slow_links=take("slow_links", str, "links"),
-        slow_sends=take(
+        microbatches=row.take("microbatches", count, "a whole number above 0"),
+        gpus_per_node=row.take("gpus_per_node", count, "a whole number above 0"),
+        message_bytes=row.take("message_mib", positive, "a size above 0") * 2**20,
+        slow_links=row.take("slow_links", str, "links"),
+        slow_sends=row.take(
             "slow_sends",
             lambda text: _sends(text, stages),
             f"sends between neighbours such as '2>3 3>2', stages 0 to {stages - 1}",
         ),
-        delay_ms=take("delay_ms", _not_negative, "a time of at least 0"),
+        delay_ms=row.take("delay_ms", not_negative, "a time of at least 0"),
         delegates=delegates or None,
-        healthy_ms=take("healthy_ms", _positive, "a time above 0"),
-        slow_ms=take("slow_ms", _positive, "a time above 0"),
-        place=f"{file}:{line}",
+        healthy_ms=row.take("healthy_ms", positive, "a time above 0"),
+        slow_ms=row.take("slow_ms", positive, "a time above 0"),
+        place=row.place,
     )
-
-
-def _name(text: str) -> str:
-    if not text:
-        raise ValueError
-    return text
-
-
-def _system(text: str) -> str:
-    if text not in SYSTEMS:
-        raise ValueError
-    return text
-
-
-def _whole(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,6}", text):
-        raise ValueError
-    return int(text)
-
-
-def _count(text: str) -> int:
-    if not (number := _whole(text)):
-        raise ValueError
-    return number
-
-
-def _not_negative(text: str) -> float:
-    number = float(text)
-    if not (math.isfinite(number) and 0 <= number <= 1e9):
-        raise ValueError
-    return number
-
-
-def _positive(text: str) -> float:
-    if not (number := _not_negative(text)):
-        raise ValueError
-    return number
 
 
 def _sends(text: str, stages: int) -> tuple[tuple[int, int], ...]:

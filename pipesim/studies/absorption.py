@@ -15,6 +15,7 @@ import numpy as np
 from pipesim.engine import Engine, Runs
 from pipesim.scenario import KINDS, Array, Scenario
 from pipesim.schedule import Schedule
+from pipesim.transport import Ideal
 
 __all__ = ["Absorption"]
 
@@ -33,6 +34,8 @@ class Absorption:
         The delays, and everything else.
     schedule : Schedule
         The plan.
+    over : Ideal, optional
+        What messages cost besides delays. Default: nothing.
     engine : {"simpy", "compiled"}, optional
         What computes the times.
 
@@ -46,13 +49,20 @@ class Absorption:
     """
 
     def __init__(
-        self, scenario: Scenario, schedule: Schedule, *, engine: Engine | None = None
+        self,
+        scenario: Scenario,
+        schedule: Schedule,
+        over: Ideal | None = None,
+        *,
+        engine: Engine | None = None,
     ) -> None:
+        over = over or Ideal()
         self._scenario = scenario
-        self._runs = Runs(schedule, "ideal", engine=engine)
+        self._runs = Runs(schedule, over, engine=engine)
         self._delays: Array = scenario.delay_ms
         work = sum(float(scenario.durations_ms(kind).sum()) for kind in KINDS)
-        self._all = work + float(self._delays.sum()) * scenario.microbatches or 1.0
+        messages = float(self._delays.sum() + 2 * over.costs_ms(scenario).sum())
+        self._all = work + messages * scenario.microbatches or 1.0
 
     def delay_ms(self, link: int) -> float:
         """The delay of a link: the larger of its two directions."""

@@ -3,7 +3,8 @@
 Systems differ in how much they change: nothing, how messages travel (delegation), or the plan
 as well. Of the systems about as fast as the fastest, the one that holds the fewest activations
 is advised; of those that hold as many, the one that changes least. Host memory has to be worth
-more: a plan that needs it is left out if one without is nearly as fast.
+more: a plan that needs it is left out if one without is nearly as fast. On a testbed, systems that
+lie within each other's error of prediction are about as fast, too.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 import numpy as np
 
 from pipesim.studies.comparison import Comparison, Row
-from pipesim.text import counted, links, listed, milliseconds, percent
+from pipesim.text import counted, fixed, links, listed, milliseconds, percent
 
 __all__ = ["NEGLIGIBLE", "WORTH_HOST_MEMORY", "advice", "advised"]
 
@@ -46,13 +47,17 @@ def advised(comparison: Comparison) -> Row | None:
     best = _best(rows)
     within = [row for row in rows if not any(row.host_activations)]
     enough_ms = best.iteration_ms * (1 + WORTH_HOST_MEMORY)
-    if any(best.host_activations) and any(row.iteration_ms <= enough_ms for row in within):
+    if any(best.host_activations) and any(
+        row.iteration_ms <= enough_ms or _indistinct(row, best) for row in within
+    ):
         return _best(within)
     return best
 
 
 def advice(comparison: Comparison) -> str:
     """Say what to do, what it gains and costs in memory; then what this takes for granted.
+
+    On a testbed also say how far off predictions of the advised system have been.
 
     Examples
     --------
@@ -67,7 +72,7 @@ def advice(comparison: Comparison) -> str:
     row = advised(comparison)
     if row is None:
         return "Nothing to advise: no system here both fits and can be run."
-    return _sentence(comparison, row) + _assumptions(comparison, row)
+    return _sentence(comparison, row) + _assumptions(comparison, row) + _record(comparison, row)
 
 
 def _runnable(comparison: Comparison) -> list[Row]:
@@ -75,9 +80,10 @@ def _runnable(comparison: Comparison) -> list[Row]:
 
 
 def _best(rows: list[Row]) -> Row:
-    enough_ms = min(row.iteration_ms for row in rows) * (1 + NEGLIGIBLE)
+    fastest = min(rows, key=lambda row: row.iteration_ms)
+    enough_ms = fastest.iteration_ms * (1 + NEGLIGIBLE)
     return min(
-        (row for row in rows if row.iteration_ms <= enough_ms),
+        (row for row in rows if row.iteration_ms <= enough_ms or _indistinct(row, fastest)),
         key=lambda row: (_memory(row), _changes(row), row.iteration_ms),
     )
 
@@ -98,7 +104,22 @@ def _gain(row: Row, other: Row) -> float:
     """The part of the other's time that a system saves; below 0 if it takes longer."""
     if math.isclose(row.iteration_ms, other.iteration_ms, rel_tol=_ROUNDING):
         return 0.0
-    return 1 - row.iteration_ms / other.iteration_ms if other.iteration_ms else -math.inf
+    gain = 1 - row.iteration_ms / other.iteration_ms if other.iteration_ms else -math.inf
+    return min(max(gain, -NEGLIGIBLE), NEGLIGIBLE) if _indistinct(row, other) else gain
+
+
+def _indistinct(row: Row, other: Row) -> bool:
+    """Whether each of two times lies where measurements of the other may be."""
+    if row.interval_ms is None or other.interval_ms is None:
+        return False
+    here, there = row.iteration_ms, other.iteration_ms
+    return all(
+        min(low, own) <= their <= max(high, own)
+        for (low, high), own, their in (
+            (row.interval_ms, here, there),
+            (other.interval_ms, there, here),
+        )
+    )
 
 
 # -- the sentence ------------------------------------------------------------------------
@@ -157,9 +178,20 @@ def _alone(row: Row) -> str:
 
 
 def _none_faster(row: Row, others: list[Row]) -> str:
+    if _hidden(row, others):
+        return f"no other system here is faster {_BEYOND}"
     some = any(_gain(other, row) > 0 for other in others)
     more = f"more than {percent(NEGLIGIBLE)} " if some else ""
     return f"no other system here is {more}faster"
+
+
+_BEYOND = "beyond the error of predictions"
+
+
+def _hidden(row: Row, others: list[Row]) -> bool:
+    """Whether some are predicted to be faster, by less than the error of predictions."""
+    enough_ms = row.iteration_ms * (1 - NEGLIGIBLE)
+    return any(other.iteration_ms < enough_ms and _indistinct(row, other) for other in others)
 
 
 def _in_vain(row: Row, others: list[Row]) -> str:
@@ -175,6 +207,8 @@ def _in_vain(row: Row, others: list[Row]) -> str:
 
 def _gaining(row: Row, others: list[Row]) -> str:
     """That others gain nothing on a system, or next to nothing."""
+    if _hidden(row, others):
+        return f"gains nothing {_BEYOND}"
     some = any(_gain(other, row) > 0 for other in others)
     return f"gains nothing{' worth a change' if some else ''}"
 
@@ -199,7 +233,12 @@ def _rival(row: Row, others: list[Row]) -> list[Row]:
 
 def _gains(row: Row, lesser: list[Row]) -> str:
     """How much less time than others."""
-    gains = [_less_than(other, _gain(row, other)) for other in lesser]
+    gains = [
+        _less_than(other, _gain(row, other)) for other in lesser if not _indistinct(row, other)
+    ]
+    same = [other.system.title for other in lesser if _indistinct(row, other)]
+    if same:
+        gains.append(f"as long as {listed(same)} within the error of predictions")
     return f", {listed(gains)}" if gains else ""
 
 
@@ -255,9 +294,34 @@ def _assumptions(comparison: Comparison, row: Row) -> str:
         most = counted(max(row.host_activations), "activation")
         several = len(devices) > 1
         assumed.append(f"host memory for {f'up to {most} per device' if several else most}")
-    sizes = row.scenario.message_bytes
+    sizes, several = row.scenario.message_bytes, comparison.scenario.devices > 1
     costs = np.array([row.over.transfer_ms(sizes), row.over.copy_ms(sizes)])
-    if not costs.any() and comparison.scenario.devices > 1:
+    if comparison.cluster and several:
+        assumed.append(f"messages that cost what they do on {comparison.cluster.name}")
+    elif not costs.any() and several:
         besides = " besides the delay" if comparison.scenario.slow_links else ""
         assumed.append(f"messages that take no time{besides} (--message-cost)")
     return f" Assumes {listed(assumed)}." if assumed else ""
+
+
+# -- how far off predictions have been ---------------------------------------------------
+
+
+def _record(comparison: Comparison, row: Row) -> str:
+    """How far off predictions of a system were on the testbed; empty if there is no testbed."""
+    if comparison.cluster is None:
+        return ""
+    what = f"redictions of {row.system.title} on {comparison.cluster.name}"
+    errors = comparison.cluster.errors(row.system)
+    interval = comparison.cluster.interval(row.system)
+    if not errors:
+        return f" How far off p{what} are is not known."
+    mean = percent(float(np.mean(np.abs(errors))))
+    within = ""
+    if interval is not None:
+        low, high = (fixed(100 * end, 1, signed=True) for end in interval)
+        within = f", 90 % within {low} to {high} %"
+    return (
+        f" P{what} were {mean} off on average{within} ({counted(len(errors), 'run')}, each "
+        "predicted from a fit without its setting)."
+    )

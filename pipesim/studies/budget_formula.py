@@ -18,6 +18,7 @@ from pipesim.scenario import KINDS, TIME_OF, Scenario
 from pipesim.schedule import Schedule
 from pipesim.studies.absorption import Absorption
 from pipesim.text import links, listed
+from pipesim.transport import Ideal
 from planners import plan
 
 __all__ = ["formula_budget_ms", "why"]
@@ -31,9 +32,11 @@ _MANY = 16
 
 
 def formula_budget_ms(
-    scenario: Scenario, link: int, slackness: int, *, fused: bool = False
+    scenario: Scenario, link: int, slackness: int, *, fused: bool = False, cost_ms: float = 0.0
 ) -> float:
     """What the formula says that a link absorbs: a delay as the larger of its directions.
+
+    What a message takes besides, ``cost_ms`` each way, uses up its part first.
 
     Both directions share what :func:`~pipesim.analysis.delay_budget_ms` gives each way, in the
     proportion that they have; those of a healthy link share it equally.
@@ -44,10 +47,13 @@ def formula_budget_ms(
     10.0
     >>> formula_budget_ms(Scenario().with_delay(5, [0], directions=["down"]), 0, 2)
     20.0
+    >>> formula_budget_ms(Scenario(), 0, 2, cost_ms=3)
+    7.0
     """
     pair = scenario.delay_ms[link]
     share = 2 / (1 + float(pair.min() / pair.max())) if pair.any() else 1.0
-    return share * analysis.delay_budget_ms(scenario, link, slackness, fused=fused)
+    each_way = analysis.delay_budget_ms(scenario, link, slackness, fused=fused)
+    return share * max(0.0, each_way - cost_ms)
 
 
 def why(
@@ -55,6 +61,7 @@ def why(
     schedule: Schedule,
     planner: str,
     budgets_ms: Sequence[tuple[float, float]],
+    over: Ideal,
     engine: Engine | None = None,
 ) -> str:
     """Return sentences that say why the formula and the engine differ; empty if they agree.
@@ -69,11 +76,13 @@ def why(
         What made it, and would make it for more micro-batches.
     budgets_ms : sequence of (float, float)
         The formula's budget and the true one of each link.
+    over : Ideal
+        What messages cost besides delays.
     """
     more = [link for link, (formula, true) in enumerate(budgets_ms) if _above(true, formula)]
     less = [link for link, (formula, true) in enumerate(budgets_ms) if _above(formula, true)]
     found = [f"{_absorb(more)} more than it says"] if more else []
-    found += _reasons(scenario, schedule, planner, less, engine) if less else []
+    found += _reasons(scenario, schedule, planner, less, over, engine) if less else []
     describes = "The formula describes one window of a long steady state"
     return " ".join(f"{sentence}." for sentence in (describes, *found)) if found else ""
 
@@ -87,13 +96,18 @@ def _absorb(which: Sequence[int]) -> str:
 
 
 def _reasons(
-    scenario: Scenario, schedule: Schedule, planner: str, less: list[int], engine: Engine | None
+    scenario: Scenario,
+    schedule: Schedule,
+    planner: str,
+    less: list[int],
+    over: Ideal,
+    engine: Engine | None,
 ) -> list[str]:
     """Why each of the links absorbs less: with that changed, it absorbs what the formula says."""
     reasons, words = [], ""
     others = any(set(scenario.slow_links) - {link} for link in less)
-    for words, trial in _trials(scenario, schedule, planner, others):
-        kept = [link for link in less if _keeps(*trial(link), link, engine)]
+    for words, trial in _trials(scenario, schedule, planner, over, others):
+        kept = [link for link in less if _keeps(*trial(link), link, over, engine)]
         if kept:
             replanned = words.startswith(_NEW_PLAN)
             clause = f"but would not under {words}" if replanned else f"because {words}"
@@ -105,12 +119,15 @@ def _reasons(
     return [*reasons, f"{_absorb(less)} less than it says {order}"]
 
 
-def _keeps(scenario: Scenario, schedule: Schedule, link: int, engine: Engine | None) -> bool:
+def _keeps(
+    scenario: Scenario, schedule: Schedule, link: int, over: Ideal, engine: Engine | None
+) -> bool:
     """Whether a plan's link absorbs what the formula says."""
     slackness = analysis.slackness(analysis.warmup(schedule))[link]
     fused = bool(schedule.is_fused.any())
-    promised = formula_budget_ms(scenario, link, slackness, fused=fused)
-    return Absorption(scenario, schedule, engine=engine).absorbs(link, promised)
+    cost_ms = float(over.costs_ms(scenario)[link])
+    promised = formula_budget_ms(scenario, link, slackness, fused=fused, cost_ms=cost_ms)
+    return Absorption(scenario, schedule, over, engine=engine).absorbs(link, promised)
 
 
 Trial: TypeAlias = Callable[[int], tuple[Scenario, Schedule]]
@@ -118,7 +135,7 @@ Trial: TypeAlias = Callable[[int], tuple[Scenario, Schedule]]
 
 
 def _trials(
-    scenario: Scenario, schedule: Schedule, planner: str, others: bool
+    scenario: Scenario, schedule: Schedule, planner: str, over: Ideal, others: bool
 ) -> Iterator[tuple[str, Trial]]:
     """What may be to blame, in words, and a trial without it; at last one without any of them.
 
@@ -134,18 +151,21 @@ def _trials(
     if scenario.microbatches < _MANY * scenario.stages:
         many = _with_many_microbatches(scenario)
         few = f"{scenario.microbatches}, where {many.microbatches} would do"
-        yield f"there are too few micro-batches: {few}", _tried(many, plan(many, planner))
+        yield (
+            f"there are too few micro-batches: {few}",
+            _tried(many, plan(many, planner, over=over)),
+        )
         ideal = _with_many_microbatches(ideal)
         changes.append(f"{many.microbatches} micro-batches")
     if np.isfinite(scenario.activation_limit).any():
         unlimited = scenario.replaced(activation_limit=np.inf)
-        yield "activations are limited", _tried(unlimited, plan(unlimited, planner))
+        yield "activations are limited", _tried(unlimited, plan(unlimited, planner, over=over))
         ideal = ideal.replaced(activation_limit=np.inf)
         changes.append("no activation limit")
     if not schedule.is_fused.all():
         yield "W takes time", _tried(scenario.replaced(weight_ms=0.0), schedule)
     yield "operator times differ", _tried(equal, schedule)
-    replanned = plan(ideal, planner)
+    replanned = plan(ideal, planner, over=over)
     yield f"{_NEW_PLAN} for {listed(changes)}", lambda link: (_alone(ideal, link), replanned)
 
 

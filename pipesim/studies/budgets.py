@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -17,12 +17,13 @@ from pipesim import analysis
 from pipesim.analysis import smallest_warmup
 from pipesim.engine import Engine, Runs
 from pipesim.errors import ScheduleError
-from pipesim.scenario import Scenario
+from pipesim.scenario import Array, Scenario
 from pipesim.schedule import Schedule
 from pipesim.studies.absorption import Absorption
 from pipesim.studies.advice import NEGLIGIBLE
 from pipesim.studies.budget_formula import formula_budget_ms, why
 from pipesim.timeline import Timeline
+from pipesim.transport import Ideal
 from planners import plan
 from planners.pipemorph import planned_under_delays
 
@@ -130,6 +131,8 @@ class Budgets:
     smallest : PlanBudgets
         The smallest warm-up that was tried, absorbs all delays and is faster than the plan; where
         there is none, the fastest that was tried.
+    over : Ideal
+        What messages cost.
     why : str
         Why the formula and the engine differ about the current plan; empty if they do not.
     pipemorph : Timeline
@@ -141,6 +144,12 @@ class Budgets:
     smallest: PlanBudgets
     why: str
     pipemorph: Timeline
+    over: Ideal = field(default_factory=Ideal)
+
+    @property
+    def costs_ms(self) -> Array:
+        """What a message of each link takes besides the delay, shape [S−1]."""
+        return self.over.costs_ms(self.scenario)
 
     @property
     def recommended(self) -> bool:
@@ -170,9 +179,16 @@ class Budgets:
 
 
 def budgets(
-    scenario: Scenario, planner: str = "zerobubble", *, engine: Engine | None = None
+    scenario: Scenario,
+    planner: str = "zerobubble",
+    over: Ideal | None = None,
+    *,
+    engine: Engine | None = None,
 ) -> Budgets:
     """Return each link's budget under ``planner``, and a warm-up for the delays.
+
+    A delay is what comes on top of the time that a message takes over ``over`` anyway, by default
+    none. Plans are made for both.
 
     Times and activations are those of the transport ideal. Warm-ups are tried from the smallest
     up whose budgets by the formula hold the delays, see :func:`~pipesim.analysis.smallest_warmup`;
@@ -197,23 +213,33 @@ def budgets(
     """
     if not scenario.is_plain:
         raise ScheduleError("delay budgets are known only for one stage on each device, in order")
-    schedule = plan(scenario, planner)
-    current = _examined(scenario, schedule, engine)
+    over = over or Ideal()
+    schedule = plan(scenario, planner, over=over)
+    current = _examined(scenario, schedule, over, engine)
     pairs = [(link.budget_ms, link.true_budget_ms) for link in current.links]
-    reason = why(scenario, schedule, planner, pairs, engine)
-    other = _smallest(scenario, current.iteration_ms * (1 - NEGLIGIBLE), engine)
-    pipemorph = Runs(plan(scenario, "pipemorph"), "ideal", engine=engine).timeline(scenario)
-    return Budgets(scenario, current, _examined(scenario, other, engine), reason, pipemorph)
+    reason = why(scenario, schedule, planner, pairs, over, engine)
+    other = _smallest(scenario, current.iteration_ms * (1 - NEGLIGIBLE), over, engine)
+    pipemorph = plan(scenario, "pipemorph", over=over)
+    return Budgets(
+        scenario,
+        current,
+        _examined(scenario, other, over, engine),
+        reason,
+        Runs(pipemorph, over, engine=engine).timeline(scenario),
+        over,
+    )
 
 
-def _examined(scenario: Scenario, schedule: Schedule, engine: Engine | None) -> PlanBudgets:
+def _examined(
+    scenario: Scenario, schedule: Schedule, over: Ideal, engine: Engine | None
+) -> PlanBudgets:
     warmup = analysis.warmup(schedule)
-    absorption = Absorption(scenario, schedule, engine=engine)
+    absorption = Absorption(scenario, schedule, over, engine=engine)
     links = tuple(
-        _link(scenario, link, slackness, bool(schedule.is_fused.any()), absorption)
+        _link(scenario, link, slackness, bool(schedule.is_fused.any()), over, absorption)
         for link, slackness in enumerate(analysis.slackness(warmup))
     )
-    timeline = Runs(schedule, "ideal", engine=engine).timeline(scenario)
+    timeline = Runs(schedule, over, engine=engine).timeline(scenario)
     return PlanBudgets(
         schedule,
         warmup,
@@ -227,13 +253,21 @@ def _examined(scenario: Scenario, schedule: Schedule, engine: Engine | None) -> 
 
 
 def _link(
-    scenario: Scenario, link: int, slackness: int, fused: bool, absorption: Absorption
+    scenario: Scenario,
+    link: int,
+    slackness: int,
+    fused: bool,
+    over: Ideal,
+    absorption: Absorption,
 ) -> LinkBudget:
-    needed = analysis.needed_slackness(scenario, link, fused=fused)
+    costs_ms = over.costs_ms(scenario)
+    needed = analysis.needed_slackness(scenario.with_message_cost(costs_ms), link, fused=fused)
     return LinkBudget(
         link=link,
         slackness=slackness,
-        budget_ms=formula_budget_ms(scenario, link, slackness, fused=fused),
+        budget_ms=formula_budget_ms(
+            scenario, link, slackness, fused=fused, cost_ms=float(costs_ms[link])
+        ),
         true_budget_ms=absorption.true_budget_ms(link),
         delay_ms=absorption.delay_ms(link),
         growth_ms=absorption.growth_ms(link),
@@ -242,13 +276,13 @@ def _link(
     )
 
 
-def _smallest(scenario: Scenario, enough_ms: float, engine: Engine | None) -> Schedule:
+def _smallest(scenario: Scenario, enough_ms: float, over: Ideal, engine: Engine | None) -> Schedule:
     """The plan with the first warm-up that absorbs all delays in less than ``enough_ms``.
 
     If there is none: the fastest plan that was tried.
     """
     fastest, least_ms = None, math.inf
-    for schedule, absorbs, iteration_ms in _tried(scenario, engine):
+    for schedule, absorbs, iteration_ms in _tried(scenario, over, engine):
         if absorbs and iteration_ms < enough_ms:
             return schedule
         if iteration_ms < least_ms:
@@ -257,7 +291,9 @@ def _smallest(scenario: Scenario, enough_ms: float, engine: Engine | None) -> Sc
     return fastest
 
 
-def _tried(scenario: Scenario, engine: Engine | None) -> Iterator[tuple[Schedule, bool, float]]:
+def _tried(
+    scenario: Scenario, over: Ideal, engine: Engine | None
+) -> Iterator[tuple[Schedule, bool, float]]:
     """Plans with growing warm-ups, whether each absorbs all delays, and its iteration time.
 
     Each has one more slackness on the links that were over, or, where only their sum was, on all
@@ -266,18 +302,19 @@ def _tried(scenario: Scenario, engine: Engine | None) -> Iterator[tuple[Schedule
     """
     room = np.floor(scenario.activation_limit + scenario.host_limit)
     most = np.minimum.accumulate(np.minimum(room, scenario.microbatches))
-    warmup = np.minimum(smallest_warmup(scenario), most)
+    told = scenario.with_message_cost(over.costs_ms(scenario))
+    warmup = np.minimum(smallest_warmup(told), most)
     operators, slow = 3 * scenario.stages * scenario.microbatches, scenario.slow_links
     for _ in range(1 + _MOST_OPERATORS // operators):
         schedule = planned_under_delays(
-            scenario, "smallest warm-up", [int(forwards) for forwards in warmup]
+            told, "smallest warm-up", [int(forwards) for forwards in warmup]
         )
-        absorption = Absorption(scenario, schedule, engine=engine)
-        over = [link for link in slow if not absorption.absorbs(link)]
-        absorbs = not over and absorption.absorbs_jointly()
-        yield schedule, absorbs, Runs(schedule, "ideal", engine=engine).makespan_ms(scenario)
+        absorption = Absorption(scenario, schedule, over, engine=engine)
+        exceeded = [link for link in slow if not absorption.absorbs(link)]
+        absorbs = not exceeded and absorption.absorbs_jointly()
+        yield schedule, absorbs, Runs(schedule, over, engine=engine).makespan_ms(scenario)
         # A link's slackness grows with the warm-ups of all stages up to it.
-        above = np.arange(scenario.stages)[:, None] <= np.array(over or slow, dtype=int)
+        above = np.arange(scenario.stages)[:, None] <= np.array(exceeded or slow, dtype=int)
         raised = np.minimum(warmup + above.sum(axis=1), most)
         if absorbs or (raised == warmup).all():
             return

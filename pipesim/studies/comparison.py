@@ -17,16 +17,19 @@ import numpy as np
 from pipesim import analysis
 from pipesim.engine import Engine, Runs, simulate
 from pipesim.errors import ScheduleError, SolverError
+from pipesim.files import StrPath
 from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
 from pipesim.studies.planning import Plans, in_chunks
 from pipesim.studies.systems import System, default_systems, system
 from pipesim.timeline import Timeline
-from pipesim.transport import Ideal, Transport, transport
+from pipesim.transport import Transport, transport
 from planners import chunks as chunks_of
 
 if TYPE_CHECKING:
     from milp import Result
+    from pipesim.fidelity.testbed import Testbed
+    from pipesim.studies.cluster import Cluster
 
 __all__ = ["MOST_SEARCHED", "Comparison", "Row", "compare"]
 
@@ -42,13 +45,14 @@ class Row:
     scenario : Scenario
         The compared one, so cut.
     over : Transport
-        Its ``base_ms`` is what a message costs besides delays.
+        How messages travel, and what they cost besides delays.
     iteration_ms : float
         Makespan under the system's transport, with the delays.
     no_delay_ms : float
         The same for the system on healthy links, planned for them.
     dependency_ms, hol_ms : float
-        Ideal − ideal without delay; transport − ideal.
+        Ideal − ideal without delay; transport − ideal. Over ideal, messages cost what they do over
+        the transport.
     warmup, slackness : tuple of int
         x_i of each stage, Δ_i of each link.
     peak_activations, host_activations : tuple of float
@@ -67,6 +71,8 @@ class Row:
         How long it took to plan.
     lower_bound_ms : float
         What no schedule of this system's placement can beat, with the cost of messages.
+    interval_ms : tuple of float, optional
+        Where 90 % of measurements lie on the testbed; None where nothing is known.
     """
 
     system: System
@@ -88,6 +94,7 @@ class Row:
     fits: bool
     plan_seconds: float
     lower_bound_ms: float
+    interval_ms: tuple[float, float] | None = None
 
     @cached_property
     def timeline(self) -> Timeline:
@@ -103,7 +110,8 @@ class Row:
     def replanned(self) -> bool:
         """Whether the plan knows of a slow link: of a delay beyond what every message costs."""
         assumed = self.schedule.assumed.delay_ms
-        return assumed is not None and bool((np.asarray(assumed) > self.over.base_ms).any())
+        costs_ms = self.over.costs_ms(self.scenario)[:, None]
+        return assumed is not None and bool((np.asarray(assumed) > costs_ms).any())
 
     def as_dict(self) -> dict[str, object]:
         """The row in JSON types."""
@@ -128,6 +136,7 @@ class Row:
             "plan_seconds": self.plan_seconds,
             "title": self.system.title,
             "chunks": self.chunks,
+            "interval_ms": None if self.interval_ms is None else list(self.interval_ms),
         }
 
 
@@ -139,6 +148,8 @@ class Comparison:
     ----------
     left_out : dict of str to str
         Why there is no row of a system that is one by default, by name.
+    cluster : Cluster, optional
+        The testbed that says what messages cost.
     """
 
     scenario: Scenario
@@ -146,6 +157,7 @@ class Comparison:
     rows: tuple[Row, ...]
     message_cost_ms: float = 0.0
     left_out: Mapping[str, str] = field(default_factory=dict)
+    cluster: Cluster | None = None
 
     def __getitem__(self, name: str) -> Row:
         """Return the row of the system called ``name``."""
@@ -161,6 +173,7 @@ class Comparison:
         return {
             "scenario": self.scenario.summary(),
             "message_cost_ms": self.message_cost_ms,
+            "testbed": self.cluster and self.cluster.as_dict(self.scenario),
             "lower_bound_ms": self.lower_bound_ms,
             "rows": [row.as_dict() for row in self.rows],
             "left_out": dict(self.left_out),
@@ -174,6 +187,8 @@ def compare(
     chunks: int | None = None,
     group_size: int | None = None,
     message_cost_ms: float = 0.0,
+    testbed: StrPath | Testbed | None = None,
+    ranks_per_host: int = 1,
     transports: Sequence[Transport] = (),
     optimum_seconds: float | None = None,
     engine: Engine | None = None,
@@ -199,8 +214,14 @@ def compare(
     message_cost_ms : float
         What every message between devices takes besides delays, under every transport.
         Planners that know of delays plan for it.
+    testbed : str, path or Testbed, optional
+        Let messages cost what they do there, in the times and in what planners assume: a name
+        such as ``h800``, or a calibration file. Messages without a size have the testbed's.
+    ranks_per_host : int
+        With a testbed: ranks that send at once through one host.
     transports : sequence of Transport
-        Transports to use instead of those of the same names with default options.
+        Transports to use instead of those of the same names with default options, or of the
+        testbed.
     optimum_seconds : float, optional
         Add a last row, the exact optimum where nothing blocks. The healthy and the slow
         scenario are each solved for up to this time.
@@ -222,9 +243,17 @@ def compare(
     >>> result = compare(Scenario().with_delay(20, links=[0]))
     >>> {row.system.name: row.iteration_ms for row in result.rows if row.hol_ms == 0}
     {'pipemorph-cpu': 440.0, 'pipemorph': 410.0}
+    >>> there = compare(Scenario().with_delay(20, links=[0]), testbed="h800")
+    >>> there["pipemorph"].iteration_ms > result["pipemorph"].iteration_ms
+    True
     """
-    ways = {over.name: over for over in transports}
-    make = _Rows(scenario, chunks, group_size, message_cost_ms, ways, engine)
+    place, ways = None, {over.name: over for over in transports}
+    if testbed is not None:
+        from pipesim.studies.cluster import cluster  # and with it measured runs
+
+        place = cluster(testbed, ranks_per_host)
+        scenario = place.sized(scenario)
+    make = _Rows(scenario, chunks, group_size, message_cost_ms, ways, engine, place)
     plans = Plans()
     rows: list[Row] = []
     left_out: dict[str, str] = {}
@@ -248,8 +277,13 @@ def compare(
     if optimum_seconds is not None:
         progress("Optimum")
         rows.append(make.optimal(optimum_seconds))
-    bound_ms = analysis.lower_bound_ms(scenario.with_message_cost(message_cost_ms))
-    return Comparison(scenario, bound_ms, tuple(rows), message_cost_ms, left_out)
+    bound_ms = _bound_ms(scenario, make.over("ideal"))
+    return Comparison(scenario, bound_ms, tuple(rows), message_cost_ms, left_out, place)
+
+
+def _bound_ms(scenario: Scenario, over: Transport) -> float:
+    """What no schedule can beat where messages cost what they do over a transport."""
+    return analysis.lower_bound_ms(scenario.with_message_cost(over.costs_ms(scenario)))
 
 
 MOST_SEARCHED = 20_000
@@ -272,10 +306,12 @@ class _Rows:
     message_cost_ms: float
     transports: Mapping[str, Transport]
     engine: Engine | None
+    cluster: Cluster | None
 
     def over(self, name: str) -> Transport:
         """The transport of that name, with what every message costs."""
-        over = self.transports.get(name) or transport(name)
+        usual = self.cluster.transport if self.cluster else transport
+        over = self.transports.get(name) or usual(name)
         return replace(over, base_ms=over.base_ms + self.message_cost_ms)
 
     def planned(self, one: System, plans: Plans) -> Row:
@@ -284,19 +320,18 @@ class _Rows:
         scenario = in_chunks(self.whole, one.planner, self.chunks if takes_chunks else None)
         healthy = scenario.without_delay()
         over = self.over(one.transport)
-        unblocked = Ideal(base_ms=over.base_ms)
         size = self.group_size if plans.takes_group_size(one.planner) else None
         schedule, plan_seconds = plans.of(
             scenario, one.planner, over, group_size=size, healthy=False
         )
         before, _ = plans.of(scenario, one.planner, over, group_size=size, healthy=True)
         runs = Runs(schedule, over, engine=self.engine)
-        ideal = Runs(schedule, unblocked, engine=self.engine)
+        ideal = Runs(schedule, over.unblocked, engine=self.engine)
         if before is schedule:
             runs_before, ideal_before = runs, ideal
         else:
             runs_before = Runs(before, over, engine=self.engine)
-            ideal_before = Runs(before, unblocked, engine=self.engine)
+            ideal_before = Runs(before, over.unblocked, engine=self.engine)
         timeline = runs.timeline(scenario)
         ideal_ms = ideal.makespan_ms(scenario)
         hosted = timeline.peak_host_activations
@@ -320,7 +355,10 @@ class _Rows:
             fits=not hosted.any()
             or (schedule.uses_hosts and bool((hosted <= scenario.host_limit).all())),
             plan_seconds=plan_seconds,
-            lower_bound_ms=analysis.lower_bound_ms(scenario.with_message_cost(over.base_ms)),
+            lower_bound_ms=_bound_ms(scenario, over),
+            interval_ms=self.cluster.interval_ms(one, timeline.iteration_ms)
+            if self.cluster
+            else None,
         )
 
     def optimal(self, seconds: float) -> Row:
@@ -330,7 +368,7 @@ class _Rows:
         found: list[Result] = []
 
         def solved(what: Scenario, name: str, *, over: Transport) -> Schedule:
-            result = optimum(what, time_limit_s=seconds)
+            result = optimum(what.with_message_cost(over.costs_ms(what)), time_limit_s=seconds)
             if result.interrupted:
                 raise KeyboardInterrupt
             if result.schedule is None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pipesim import analysis
 from pipesim.engine import Engine, Runs
@@ -62,7 +63,7 @@ class Point:
 def pareto(
     scenario: Scenario,
     *,
-    message_cost_ms: float = 0.0,
+    message_cost_ms: ArrayLike = 0.0,
     moves: int | None = None,
     engine: Engine | None = None,
     progress: Callable[[str], None] = lambda text: None,
@@ -74,8 +75,8 @@ def pareto(
     scenario : Scenario
         Its delays are planned for. Its activation limits do not bind here: what a plan holds
         beyond them is counted as host memory.
-    message_cost_ms : float
-        What every message between devices takes besides delays. It is planned for.
+    message_cost_ms : array_like, shape [] or [S−1]
+        What messages between devices take besides delays. It is planned for.
     moves : int, optional
         Moves of the search for each plan.
     engine : {"simpy", "compiled"}, optional

@@ -426,7 +426,7 @@ def test_version() -> None:
         ("simulate --planner 1f1b --transport foo", "unknown transport 'foo'"),
         ("simulate --planner 1f1b --transport nccl --delegates 3", "--delegates is for delegated"),
         ("simulate --planner 1f1b --unfused", "--unfused is for nccl, not for ideal"),
-        ("simulate --planner 1f1b --bytes-per-ms 1", "--bytes-per-ms is for nccl"),
+        ("simulate --planner 1f1b --copy 1ms", "--copy is for delegated, not for ideal"),
         ("simulate --planner 1f1b --transport nccl --base 1", "--message-cost: '1' has no unit"),
         ("simulate --planner 1f1b --transport nccl --p2p-streams x", "p2p_streams 'x'"),
         ("simulate --planner 1f1b --transport nccl --bytes-per-ms nan", "bytes_per_ms"),

@@ -17,11 +17,12 @@ pytestmark = pytest.mark.usefixtures("in_folder")
 TRACES = ROOT / "traces"
 RUNS = str(TRACES / "measured_iterations.csv")
 CALIBRATION = ["--calibration", str(TRACES / "calibration.toml")]
+THROUGHPUT = str(TRACES / "zero_bubble_throughput.csv")
 PRODUCTION = str(TRACES / "production" / "trace-ST.parquet")
 
 
-def few_runs(*lines: int) -> str:
-    header, *rows = Path(RUNS).read_text().splitlines()
+def few_runs(*lines: int, of: str = RUNS) -> str:
+    header, *rows = Path(of).read_text().splitlines()
     Path("few.csv").write_text("\n".join([header, *(rows[i] for i in lines), ""]))
     return "few.csv"
 
@@ -87,6 +88,35 @@ def test_a_job_with_many_workers_and_one_in_which_nothing_is_slow() -> None:
     assert "pp rank" not in text
 
 
+def few_throughputs() -> str:
+    """1.5B over 24 micro-batches: 1F1B, 1F1B-I, ZB-H2 (not measured), ZB-1p and ZB-2p."""
+    return few_runs(0, 6, 18, 24, 30, of=THROUGHPUT)
+
+
+def test_measured_throughput_is_predicted_from_its_profile() -> None:
+    result = invoke("validate", few_throughputs())
+    assert "1.5B        24  ZB-2p     1241.4" in result.stdout
+    assert result.stdout.splitlines()[-1].endswith("ranked as measured in 1 of 1 settings.")
+    assert "from 1F1B with 24 micro-batches, which is not predicted." in result.stderr
+    assert "rounding alone is up to 0.4 %" in result.stderr
+    assert "1.5B " not in stdout("validate", "few.csv", "--quiet")
+
+
+def test_throughput_json_has_the_figures_of_runs() -> None:
+    runs = json.loads(stdout("validate", few_runs(0, 3), *CALIBRATION, "--json"))
+    document = json.loads(stdout("validate", few_throughputs(), "--json"))
+    assert set(runs) - {"by_testbed"} == set(document) - {"rounding", "scaled_on"}
+    assert set(document["rows"][0]) == {
+        "model", "microbatches", "system", "measured_ms", "predicted_ms", "error",
+    }  # fmt: skip
+    assert document["runs"] == len(document["rows"]) == 3
+    assert document["worst"] <= 0.04
+    assert set(document["by_system"]) == {"1F1B-I", "ZB-1p", "ZB-2p"}
+    first = document["scaled_on"]["1.5B"]
+    assert (first["system"], first["microbatches"]) == ("1F1B", 24)
+    assert 1 < first["factor"] < 1.1
+
+
 def test_calibrate_then_validate() -> None:
     few = few_runs(16, 28, 24, 20, 17)
     text = stdout("calibrate", few, "-o", "c.toml", "--no-leave-out")
@@ -103,6 +133,9 @@ def test_calibrate_then_validate() -> None:
         (["validate", RUNS, *CALIBRATION, "--format", "log"], "'log' is none of runs"),
         (["validate", PRODUCTION, "--format", "production", *CALIBRATION], "--calibration is for"),
         (["validate", PRODUCTION, *CALIBRATION], "--calibration is for runs"),
+        (["validate", THROUGHPUT, *CALIBRATION], "for runs, not for measured throughput"),
+        (["validate", THROUGHPUT, "--plot", "x.png"], "--plot is for runs"),
+        (["validate", RUNS, "--format", "throughput"], ":1: has no column layers"),
         (
             ["validate", PRODUCTION.replace("trace-ST.parquet", "meta-ST.yaml")],
             "is no file of measurements",

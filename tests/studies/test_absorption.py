@@ -7,14 +7,18 @@ import math
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from pipesim import Scenario, plan, simulate
 from pipesim.schedule import Schedule
 from pipesim.studies.absorption import Absorption
+from pipesim.transport import Ideal
 from tests.strategies import cases, examples
 
 
-def added_ms(scenario: Scenario, schedule: Schedule, link: int, delay_ms: float) -> float:
+def added_ms(
+    scenario: Scenario, schedule: Schedule, link: int, delay_ms: float, over: Ideal
+) -> float:
     """What a delay of a link adds on SimPy, beside the other delays or alone, if that is more.
 
     The directions of a slow link keep their proportion; those of a healthy link are alike.
@@ -28,7 +32,7 @@ def added_ms(scenario: Scenario, schedule: Schedule, link: int, delay_ms: float)
             delays = others.copy()
             delays[link] = delay * pair
             there = scenario.replaced(latency_ms=delays, occupancy_ms=0.0)
-            times.append(simulate(there, schedule).iteration_ms)
+            times.append(simulate(there, schedule, over).iteration_ms)
         added.append(times[1] - times[0])
     return max(added)
 
@@ -93,30 +97,30 @@ def test_a_small_share_of_the_delay_the_other_way_is_enough_for_a_limit(
     assert absorption.true_budget_ms(0) == pytest.approx(expected)
 
 
-@given(cases(limited=True))
+@given(cases(limited=True), st.sampled_from([Ideal(), Ideal(), Ideal(base_ms=3), Ideal(0.5, 1e6)]))
 @examples(1.5)
 def test_a_true_budget_is_the_largest_delay_that_adds_no_more(
-    case: tuple[Scenario, Schedule],
+    case: tuple[Scenario, Schedule], over: Ideal
 ) -> None:
     scenario, schedule = case
     if not scenario.is_plain:
         return
-    absorption = Absorption(scenario, schedule, engine="compiled")
+    absorption = Absorption(scenario, schedule, over, engine="compiled")
     for link in range(scenario.stages - 1):
         budget = absorption.true_budget_ms(link)
-        rounding = 1e-6 * (1 + simulate(scenario, schedule).iteration_ms)
+        rounding = 1e-6 * (1 + simulate(scenario, schedule, over).iteration_ms)
         if math.isinf(budget):
             for delay in (1.0, 1e3, 1e6):
-                assert added_ms(scenario, schedule, link, delay) <= delay + rounding
+                assert added_ms(scenario, schedule, link, delay, over) <= delay + rounding
             continue
-        assert added_ms(scenario, schedule, link, budget) <= budget + rounding
+        assert added_ms(scenario, schedule, link, budget, over) <= budget + rounding
         above = budget + 1000 * rounding
         down, up = scenario.delay_ms[link]
         # One trip more costs as much as the delay only where both directions have the same.
         least = above if down == up else above - rounding
-        assert added_ms(scenario, schedule, link, above) > least
+        assert added_ms(scenario, schedule, link, above, over) > least
         delay = absorption.delay_ms(link)
-        added = added_ms(scenario, schedule, link, delay)
+        added = added_ms(scenario, schedule, link, delay, over)
         assert absorption.growth_ms(link) == pytest.approx(added, abs=rounding)
         if abs(added - delay) > rounding:
             assert absorption.absorbs(link) == (added < delay)

@@ -20,6 +20,7 @@ from pipesim.schedule import Schedule
 from pipesim.studies.advice import NEGLIGIBLE
 from pipesim.studies.budget_formula import formula_budget_ms
 from pipesim.studies.budgets import PlanBudgets, budgets
+from pipesim.transport import Ideal
 from planners.pipemorph import planned_under_delays
 from tests.strategies import examples, scenarios
 
@@ -65,6 +66,23 @@ def test_directions_share_the_formula_s_budget(
     scenario = Scenario(latency_ms=[delay_ms, (0, 0), (0, 0)])
     link = budgets(scenario).current.links[0]
     assert (link.delay_ms, link.budget_ms) == (20, pytest.approx(budget_ms))
+
+
+def test_what_messages_cost_uses_up_a_part_of_the_budget() -> None:
+    slow = Scenario(message_bytes=2e6).with_delay(7, links=[2])
+    over = Ideal(base_ms=1, bytes_per_ms=1e6)  # 3 ms a message
+    instant, costly = budgets(slow), budgets(slow, over=over)
+    assert [one.budget_ms for one in instant.current.links] == [10, 10, 10]
+    assert [one.budget_ms for one in costly.current.links] == [7, 7, 7]
+    assert costly.current.links[2].true_budget_ms == pytest.approx(7)
+    assert costly.current.links[2].absorbed
+    assert costly.costs_ms.tolist() == [3, 3, 3]
+    longer = budgets(slow.with_delay(7.5, links=[2]), over=over)
+    assert not longer.current.links[2].absorbed
+    # As a part of the delay, the costs ask for the same slackness.
+    assert longer.current.links[2].needed_slackness == 3
+    told = slow.with_delay(7.5, links=[2]).with_message_cost(3)
+    assert longer.pipemorph.iteration_ms == simulate(told, plan(told, "pipemorph")).iteration_ms
 
 
 def test_no_budget_is_told_as_null() -> None:

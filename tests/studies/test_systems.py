@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from pipesim import Scenario, compare
 from pipesim.errors import ScheduleError
-from pipesim.studies.planning import Plans, in_chunks, plan_over
+from pipesim.studies.planning import Plans, in_chunks
 from pipesim.studies.systems import SYSTEMS, default_systems, system
-from pipesim.transport import Delegated, Ideal, Nccl, Transport
+from pipesim.transport import Delegated, Nccl, Transport
 from planners import chunks as chunks_of
 from planners import names, plan
 from tests.strategies import examples, scenarios, transports
@@ -71,7 +71,7 @@ def test_a_planner_decides_on_chunks_where_nobody_says(name: str) -> None:
             in_chunks(Scenario(), name, 2)
     else:
         assert in_chunks(Scenario(), name, 3) == looped
-        assert plan_over(looped, name, Ideal()).placement == looped.placement
+        assert plan(looped, name).placement == looped.placement
 
 
 def test_systems_by_default_take_the_placement() -> None:

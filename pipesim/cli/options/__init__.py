@@ -19,6 +19,7 @@ from pipesim.cli.options.shared import (
     one_starting,
     parsed,
 )
+from pipesim.cli.options.testbed import TestbedOptions, head
 from pipesim.cli.options.transport import MessageOptions, TransportOptions
 
 __all__ = [
@@ -32,9 +33,11 @@ __all__ = [
     "PlannerOptions",
     "Quiet",
     "ScenarioOptions",
+    "TestbedOptions",
     "TransportOptions",
     "complete_planner",
     "engine_named",
+    "head",
     "message_cost_ms",
     "one_starting",
     "parsed",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
@@ -15,9 +15,13 @@ from pipesim.cli.options.shared import one_starting
 from pipesim.errors import ScenarioError
 from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
-from pipesim.studies.planning import in_chunks, plan_over
+from pipesim.studies.planning import in_chunks
 from pipesim.transport import Transport
 from planners import names as planner_names
+from planners import plan as plan_with
+
+if TYPE_CHECKING:
+    from pipesim.studies.cluster import Cluster
 
 __all__ = ["Chunks", "GroupSize", "PlanOptions", "PlannerOptions", "complete_planner"]
 
@@ -70,6 +74,7 @@ class PlannerOptions:
         report: Callable[[str], None],
         *,
         planner: str = "",
+        cluster: Cluster | None = None,
     ) -> tuple[Scenario, Schedule]:
         """Return the scenario, in the planner's chunks, and its plan for that transport.
 
@@ -77,6 +82,8 @@ class PlannerOptions:
         ----------
         planner : str
             Who plans where no planner is given.
+        cluster : Cluster, optional
+            Where it runs.
 
         Raises
         ------
@@ -84,9 +91,9 @@ class PlannerOptions:
             Options contradict each other, or there is no such plan.
         """
         name = self.planner or planner
-        what = in_chunks(scenario.build(), name, self.chunks)
+        what = in_chunks(scenario.build(cluster=cluster), name, self.chunks)
         report(f"planning with {name}")
-        return what, plan_over(what, name, over, group_size=self.group_size)
+        return what, plan_with(what, name, over=over, group_size=self.group_size)
 
 
 @dataclass(frozen=True)
@@ -98,7 +105,12 @@ class PlanOptions(PlannerOptions):
     ] = None
 
     def build(
-        self, scenario: ScenarioOptions, over: Transport, report: Callable[[str], None]
+        self,
+        scenario: ScenarioOptions,
+        over: Transport,
+        report: Callable[[str], None],
+        *,
+        cluster: Cluster | None = None,
     ) -> tuple[Scenario, Schedule]:
         """Return the scenario and the plan; a plan from a file says its shape itself.
 
@@ -110,10 +122,10 @@ class PlanOptions(PlannerOptions):
         if self.plan is None:
             if self.planner is None:
                 raise ScenarioError("there is nothing to run: give a PLAN.json or --planner NAME")
-            return self.planned(scenario, over, report)
+            return self.planned(scenario, over, report, cluster=cluster)
         if self.planner is not None:
             raise ScenarioError("give a PLAN.json or --planner NAME, not both")
         if self.group_size is not None:
             raise ScenarioError("--group-size is for --planner: a plan says its order itself")
         schedule = plan_from(self.plan)
-        return scenario.build(plan=schedule, chunks=self.chunks), schedule
+        return scenario.build(plan=schedule, chunks=self.chunks, cluster=cluster), schedule

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
 import numpy as np
 from typer import Option
@@ -16,8 +16,11 @@ from pipesim.cli.options.shared import one_starting, parsed
 from pipesim.cli.parsing import SlowLink
 from pipesim.documents.scenario_toml import load_scenario
 from pipesim.errors import ScenarioError
-from pipesim.scenario import Array, Scenario
+from pipesim.scenario import LARGEST, Array, Scenario
 from pipesim.schedule import Schedule
+
+if TYPE_CHECKING:
+    from pipesim.studies.cluster import Cluster
 
 __all__ = ["ScenarioOptions"]
 
@@ -104,7 +107,23 @@ class ScenarioOptions:
         ),
     ] = None
 
-    def build(self, *, plan: Schedule | None = None, chunks: int | None = None) -> Scenario:
+    message_mib: Annotated[
+        float | None,
+        Option(
+            metavar="MIB", help="Size of one message, in MiB (default: none, or the testbed's)."
+        ),
+    ] = None
+    message_bytes: Annotated[float | None, Option(metavar="BYTES", help="The same in bytes.")] = (
+        None
+    )
+
+    def build(
+        self,
+        *,
+        plan: Schedule | None = None,
+        chunks: int | None = None,
+        cluster: Cluster | None = None,
+    ) -> Scenario:
         """Return the scenario.
 
         Parameters
@@ -114,6 +133,8 @@ class ScenarioOptions:
         chunks : int, optional
             How many chunks to cut every stage into; with a plan, how many chunks of one stage its
             stages are. Default: none.
+        cluster : Cluster, optional
+            Where it runs; it knows the size of messages where nobody says.
 
         Raises
         ------
@@ -130,6 +151,9 @@ class ScenarioOptions:
         if self.activation_limit is not None:
             limits = parsed("--activation-limit", parsing.limits, self.activation_limit)
             scenario = replace(scenario, activation_limit=_by_device(limits, scenario))
+        if (size := self._message_size()) is not None:
+            scenario = scenario.replaced(message_bytes=size)
+        scenario = cluster.sized(scenario) if cluster else scenario
         scenario = scenario.interleaved(cut) if cut > 1 else scenario
         if plan is not None:
             check_fits(plan, scenario, self.scenario or f"--chunks {cut}")
@@ -171,6 +195,18 @@ class ScenarioOptions:
         if values.ndim and len(values) != stages:
             raise ScenarioError(f"--{name} gives {len(values)} times for {stages} stages")
         return values
+
+    def _message_size(self) -> float | None:
+        """The size of a message in bytes; None if it is not given."""
+        if self.message_mib is None:
+            option, size = "--message-bytes", self.message_bytes
+        elif self.message_bytes is None:
+            option, size = "--message-mib", self.message_mib * 2**20
+        else:
+            raise ScenarioError("give --message-mib or --message-bytes, not both")
+        if size is not None and not 0 <= size <= LARGEST:
+            raise ScenarioError(f"{option} must be a size of at least 0")
+        return size
 
     def _slow_links(self) -> list[SlowLink]:
         """All slow links; each direction of each link at most once."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from typer import Option
 
@@ -12,6 +12,9 @@ from pipesim.cli.options.shared import MessageCost, message_cost_ms, one_startin
 from pipesim.cli.parsing import duration_ms
 from pipesim.errors import ScenarioError
 from pipesim.transport import TRANSPORTS, Transport, transport
+
+if TYPE_CHECKING:
+    from pipesim.studies.cluster import Cluster
 
 __all__ = ["MessageOptions", "TransportOptions"]
 
@@ -21,9 +24,9 @@ class MessageOptions:
     """The options of transports, for whichever of them has each."""
 
     message_cost: MessageCost = None
-    bytes_per_ms: Annotated[
-        float | None, Option(metavar="RATE", help="Bandwidth of a link (nccl, exchange, isolated).")
-    ] = None
+    bytes_per_ms: Annotated[float | None, Option(metavar="RATE", help="Bandwidth of a link.")] = (
+        None
+    )
     p2p_streams: Annotated[
         str | None,
         Option(
@@ -84,15 +87,22 @@ class MessageOptions:
         """What every message takes besides delays."""
         return message_cost_ms(self.message_cost)
 
-    def over(self, name: str) -> Transport:
+    def over(self, name: str, cluster: Cluster | None = None) -> Transport:
         """Return the transport of that name, with those of the options that it has.
+
+        Parameters
+        ----------
+        name : str
+            Of the transport.
+        cluster : Cluster, optional
+            What the other options are, instead of their defaults.
 
         Raises
         ------
         ScenarioError
             There is no such transport, or an option of it cannot have such a value.
         """
-        result = transport(name)
+        result = transport(name) if cluster is None else cluster.transport(name)
         known = _options(type(result))
         for field, option, value in self._given():
             if field in known:
@@ -135,8 +145,8 @@ class _Named:
 class TransportOptions(MessageOptions, _Named):
     """One transport and its options."""
 
-    def build(self) -> Transport:
-        """Return the transport.
+    def build(self, cluster: Cluster | None = None) -> Transport:
+        """Return the transport; on a cluster, see :meth:`over`.
 
         Raises
         ------
@@ -145,7 +155,7 @@ class TransportOptions(MessageOptions, _Named):
         """
         name = transport(self.transport).name
         self.check_used([name])
-        return self.over(name)
+        return self.over(name, cluster)
 
 
 def _changed(over: Transport, field: str, option: str, value: Any) -> Transport:

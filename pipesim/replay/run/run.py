@@ -276,5 +276,7 @@ class Run:
 
     def delegate_ms(self, message: Message) -> float:
         """Time that a message occupies its delegate."""
-        base = self.transport.base_ms if isinstance(self.transport, Delegated) else 0.0
-        return base + float(self.scenario.delay_ms[message.link, message.direction])
+        transfer = 0.0
+        if isinstance(self.transport, Delegated):
+            transfer = self.transport.transfer_ms(self._message_bytes(message))
+        return transfer + float(self.scenario.delay_ms[message.link, message.direction])

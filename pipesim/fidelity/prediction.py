@@ -1,0 +1,202 @@
+"""A measured run predicted from its healthy iteration and the constants of its testbed.
+
+Nothing here is made for a single run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from pipesim.analysis import warmup
+from pipesim.engine import Runs, evaluate
+from pipesim.errors import ScenarioError
+from pipesim.fidelity.runs import MeasuredRun
+from pipesim.fidelity.testbed import Testbed
+from pipesim.scenario import TIME_OF, Direction, Scenario
+from pipesim.schedule import Schedule
+from pipesim.transport import Transport
+from planners import plan
+
+__all__ = ["Prediction", "injected_ms", "predict", "profiled", "usual_plan"]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the model says of a measured run.
+
+    Attributes
+    ----------
+    measured : MeasuredRun
+        The run.
+    predicted_ms : float
+        Its predicted iteration time under the delay.
+    """
+
+    measured: MeasuredRun
+    predicted_ms: float
+
+    @property
+    def system(self) -> str:
+        """What ran."""
+        return self.measured.system
+
+    @property
+    def setting(self) -> tuple[str, str, str, float]:
+        """What was the same for all systems that can be ranked against each other."""
+        return self.measured.setting
+
+    @property
+    def measured_ms(self) -> float:
+        """The measured iteration time under the delay."""
+        return self.measured.slow_ms
+
+    @property
+    def error(self) -> float:
+        """Relative error, signed: above 0 the prediction is too long."""
+        return self.predicted_ms / self.measured_ms - 1
+
+
+def predict(measured: MeasuredRun, testbed: Testbed, healthy: Scenario | None = None) -> Prediction:
+    """Predict a run's iteration under its delay from its healthy iteration.
+
+    1. Operator times are scaled until the healthy iteration is the measured one. All but
+       1F1B ran the published zero-bubble plan over NCCL then; delegation starts with the delay.
+    2. The system's plan runs over its transport with the delay on the slow sends: occupancy
+       under NCCL, a busy delegate under delegation.
+
+    The plans are those of the published implementation: 1F1B; for ``zerobubble``, ``zb-auto``
+    for equal operator times, see :func:`usual_plan`; for ``pipemorph-cpu``, list scheduling for
+    equal operator times; for ``pipemorph``, ``pipemorph-artifact`` for the operator times and
+    nominal delays.
+
+    Parameters
+    ----------
+    measured : MeasuredRun
+        The run; its ``slow_ms`` is not looked at.
+    testbed : Testbed
+        Where it ran.
+    healthy : Scenario, optional
+        What :func:`profiled` returns for them, where that is known already.
+
+    Raises
+    ------
+    ScenarioError
+        No operator times give the healthy iteration.
+    """
+    scenario = profiled(measured, testbed) if healthy is None else healthy
+    slow = _delayed(scenario, measured, testbed)
+    schedule = _plan(measured, slow)
+    pipeline_ms = evaluate(slow, schedule, _transport(measured, testbed))
+    usual = warmup(usual_plan(measured))
+    more = any(own > old for own, old in zip(warmup(schedule)[1:], usual[1:], strict=True))
+    return Prediction(measured, pipeline_ms + testbed.after_ms + more * testbed["replanned_ms"])
+
+
+def _delayed(scenario: Scenario, measured: MeasuredRun, testbed: Testbed) -> Scenario:
+    delay_ms = measured.delay_ms
+    if not measured.delegated:
+        delay_ms = injected_ms(delay_ms, testbed)
+        speed = testbed["idle_speed"]
+        faster = {name: speed * getattr(scenario, name) for name in TIME_OF.values()}
+        scenario = scenario.replaced(**faster)
+    for start, end in measured.slow_sends:
+        way: Direction = "down" if end > start else "up"
+        scenario = scenario.with_delay(delay_ms, [min(start, end)], directions=[way])
+    return scenario
+
+
+def injected_ms(nominal_ms: float, testbed: Testbed) -> float:
+    """Return how long a delay that is injected under NCCL lasts.
+
+    The injector of the published runs reads seconds as single-precision numbers and hands whole
+    milliseconds to its kernel, rounded down: of 30 ms, 29.
+
+    Examples
+    --------
+    >>> [injected_ms(delay, Testbed("lab", whole_ms=True)) for delay in (10, 50, 60)]
+    [9.0, 50.0, 59.0]
+    """
+    if not nominal_ms:
+        return 0.0
+    if testbed.whole_ms:
+        nominal_ms = np.floor(float(np.float32(nominal_ms / 1000)) * 1000)
+    return float(nominal_ms) + testbed["overshoot_ms"]
+
+
+def _transport(measured: MeasuredRun, testbed: Testbed) -> Transport:
+    if measured.delegated:
+        return testbed.transport(
+            "delegated", ranks_per_host=measured.gpus_per_node, delegates=measured.delegates
+        )
+    return _nccl(measured, testbed)
+
+
+def _nccl(measured: MeasuredRun, testbed: Testbed) -> Transport:
+    return testbed.transport("exchange" if measured.system == "1f1b" else "nccl")
+
+
+def _plan(measured: MeasuredRun, slow: Scenario) -> Schedule:
+    if measured.system == "pipemorph" and slow.slow_links:
+        return plan(slow, "pipemorph-artifact")
+    if measured.delegated:
+        return _equal("zerobubble", measured.stages, measured.microbatches)
+    return usual_plan(measured)
+
+
+def usual_plan(measured: MeasuredRun) -> Schedule:
+    """Return the plan of a run's healthy iterations.
+
+    All systems but 1F1B run what the published heuristic gives for F = B = W, communication of
+    a thousandth of that, 2S activations on each device, and a B that gives back none: the order
+    of the zero-bubble operator timelines.
+    """
+    planner = "1f1b" if measured.system == "1f1b" else "zb-auto"
+    return _equal(planner, measured.stages, measured.microbatches)
+
+
+@lru_cache(maxsize=64)
+def _equal(planner: str, stages: int, microbatches: int) -> Schedule:
+    equal = Scenario(stages=stages, microbatches=microbatches)
+    if planner == "zb-auto":
+        equal = equal.replaced(latency_ms=0.01, activation_limit=2 * stages, released_by_b=0.0)
+    return plan(equal, planner)
+
+
+def profiled(measured: MeasuredRun, testbed: Testbed) -> Scenario:
+    """Scale operator times until the healthy iteration is the measured one.
+
+    Raises
+    ------
+    ScenarioError
+        What comes after the pipeline, or the messages alone, take longer than it.
+    """
+    target_ms = measured.healthy_ms - testbed.after_ms
+    unit = testbed.operators(
+        measured.model, measured.stages, measured.microbatches, measured.message_bytes
+    )
+    runs = Runs(usual_plan(measured), _nccl(measured, testbed), lowered_for=unit)
+
+    def pipeline_ms(scale: float) -> float:
+        return runs.makespan_ms(unit.scaled(scale))
+
+    # Nearly proportional, since only the messages do not scale: a few secant steps do.
+    low, low_ms = 0.0, pipeline_ms(0.0)
+    if low_ms >= target_ms:
+        raise ScenarioError(
+            f"{measured.place}: healthy_ms {measured.healthy_ms:g} is less than messages and "
+            f"the work after the pipeline take on {testbed.name}"
+        )
+    scale = target_ms / (measured.microbatches + measured.stages) / unit.forward_ms.mean()
+    for _ in range(_MOST_STEPS):
+        reached_ms = pipeline_ms(scale)
+        if abs(reached_ms / target_ms - 1) < _CLOSE:
+            break
+        step = (target_ms - reached_ms) * (scale - low) / (reached_ms - low_ms)
+        low, low_ms, scale = scale, reached_ms, scale + step
+    return unit.scaled(scale)
+
+
+_MOST_STEPS, _CLOSE = 40, 1e-7

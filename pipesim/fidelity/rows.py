@@ -1,0 +1,141 @@
+"""A CSV of measurements, read strictly: a wrong value is named with its file, line and column.
+
+A *parser* turns a value's text into what it stands for, or raises ValueError.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import TypeVar
+
+from pipesim.errors import FormatError
+from pipesim.files import StrPath, read_text
+
+__all__ = ["Row", "count", "name", "not_negative", "one_of", "positive", "read_rows", "whole"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a CSV.
+
+    Attributes
+    ----------
+    values : dict of str to str
+        The text of each column.
+    file : str
+        Where it was read.
+    line : int
+        Its last line in there, counted from 1.
+    """
+
+    values: dict[str, str]
+    file: str
+    line: int
+
+    @property
+    def place(self) -> str:
+        """File and line, for messages."""
+        return f"{self.file}:{self.line}"
+
+    def take(self, column: str, parse: Callable[[str], T], what: str) -> T:
+        """Parse a value.
+
+        Raises
+        ------
+        FormatError
+            It is not ``what`` it must be.
+        """
+        text = self.values[column].strip()
+        try:
+            return parse(text)
+        except ValueError:
+            raise FormatError(
+                f"{column} must be {what}, not {text[:40]!r}", file=self.file, line=self.line
+            ) from None
+
+
+def read_rows(path: StrPath, columns: Collection[str]) -> list[Row]:
+    """Read a CSV that has at least these columns, and at least one row.
+
+    Raises
+    ------
+    FormatError
+        The file cannot be read, is no CSV, lacks a column, or a line has too many or too few
+        values.
+    """
+    file = os.fspath(path)
+    reader = csv.DictReader(io.StringIO(read_text(path), newline=""), strict=True)
+    rows = []
+    try:
+        header = reader.fieldnames
+        if not header:
+            raise FormatError("is empty", file=file)
+        missing = [column for column in columns if column not in header]
+        if missing:
+            raise FormatError(f"has no column {missing[0]}", file=file, line=1)
+        for values in reader:
+            if None in values or None in values.values():
+                raise FormatError(
+                    "does not have as many values as the header", file=file, line=reader.line_num
+                )
+            rows.append(Row(values, file, reader.line_num))
+    except csv.Error as error:
+        raise FormatError(f"is not CSV: {error}", file=file, line=reader.line_num) from None
+    if not rows:
+        raise FormatError("holds no runs", file=file)
+    return rows
+
+
+def name(text: str) -> str:
+    """Parse a name, which is not empty."""
+    if not text:
+        raise ValueError
+    return text
+
+
+def one_of(known: Collection[str]) -> Callable[[str], str]:
+    """Return the parser of one of these words."""
+
+    def parse(text: str) -> str:
+        if text not in known:
+            raise ValueError
+        return text
+
+    return parse
+
+
+def whole(text: str) -> int:
+    """Parse a whole number of up to six digits."""
+    if not re.fullmatch(r"[0-9]{1,6}", text):
+        raise ValueError
+    return int(text)
+
+
+def count(text: str) -> int:
+    """Parse such a number above 0."""
+    if not (number := whole(text)):
+        raise ValueError
+    return number
+
+
+def not_negative(text: str) -> float:
+    """Parse a number from 0 to 10⁹."""
+    number = float(text)
+    if not (math.isfinite(number) and 0 <= number <= 1e9):
+        raise ValueError
+    return number
+
+
+def positive(text: str) -> float:
+    """Parse such a number above 0."""
+    if not (number := not_negative(text)):
+        raise ValueError
+    return number

@@ -1,0 +1,74 @@
+"""Testbeds by name: those that come with pipesim, and those of a calibration file."""
+
+from __future__ import annotations
+
+import os
+from importlib.resources import files
+from pathlib import Path
+
+from pipesim.errors import ScenarioError
+from pipesim.fidelity.calibration_file import load_calibration
+from pipesim.fidelity.testbed import Testbed
+from pipesim.files import StrPath
+
+__all__ = ["shipped", "testbed_named"]
+
+_FOLDER = files("pipesim.fidelity") / "testbeds"
+_ENDING = ".toml"
+
+
+def shipped() -> list[str]:
+    """Return the names of the testbeds that come with pipesim.
+
+    Examples
+    --------
+    >>> shipped()
+    ['a10', 'h800']
+    """
+    names = (file.name for file in _FOLDER.iterdir() if file.name.endswith(_ENDING))
+    return sorted(name.removesuffix(_ENDING) for name in names)
+
+
+def testbed_named(name: StrPath) -> Testbed:
+    """Return a testbed.
+
+    Parameters
+    ----------
+    name : str or path
+        One of :func:`shipped`; or a calibration file, with ``:NAME`` where it has several.
+
+    Raises
+    ------
+    ScenarioError
+        There is no such testbed.
+    FormatError
+        The file cannot be read, or is no calibration.
+
+    Examples
+    --------
+    >>> testbed_named("h800").name
+    'h800'
+    """
+    text = os.fspath(name)
+    if text in shipped():
+        return _only(str(_FOLDER / f"{text}{_ENDING}"), "")
+    file, colon, wanted = text.rpartition(":")
+    if colon and not Path(text).exists():
+        return _only(file, wanted)
+    if not Path(text).exists() and Path(text).name == text and Path(text).suffix != _ENDING:
+        known = ", ".join(shipped())
+        raise ScenarioError(f"unknown testbed {text!r}: one of {known}, or a calibration file")
+    return _only(text, "")
+
+
+def _only(file: str, wanted: str) -> Testbed:
+    """The testbed of a file that is called ``wanted``, or its only one."""
+    testbeds = load_calibration(file).testbeds
+    if not wanted and len(testbeds) == 1:
+        return next(iter(testbeds.values()))
+    if wanted in testbeds:
+        return testbeds[wanted]
+    known = ", ".join(testbeds) or "none"
+    if wanted:
+        raise ScenarioError(f"{file} has no testbed {wanted!r} (it has: {known})")
+    raise ScenarioError(f"{file} has several testbeds ({known}): give one, as in {file}:NAME")
