@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from pipesim.cli.options import Json, Quiet
 from pipesim.cli.output import Outputs
-from pipesim.cli.validating.production import check_production
+from pipesim.cli.validating.production import validate_production
 from pipesim.cli.validating.runs import validate_runs
 from pipesim.cli.validating.throughput import validate_throughput
 from pipesim.errors import ScenarioError
@@ -61,8 +61,10 @@ def validate(
     Measured throughput needs no calibration: rows are predicted from the profiled times beside
     them and one measured row of their model.
 
-    A production trace gets a replay check instead, which predicts nothing: each step is run
-    again from its own operator times. Its length shows whether the dependencies are right.
+    A production trace gets a replay check, which predicts nothing: each step is run again from
+    its own operator times. Its length shows whether the dependencies are right. Then come the
+    job's slowdown by stragglers (the published what-if analysis), the share of each stage, worker
+    and rank, and each step predicted from the other steps only, beside their median.
     """
     outputs = Outputs({"--plot": plot}, measured, calibration)
     kind = source or kind_of(measured)
@@ -72,7 +74,7 @@ def validate(
         option = "--calibration" if calibration else "--plot"
         raise ScenarioError(f"{option} is for runs, not for {_OTHERS[kind]}")
     if kind == "production":
-        check_production(measured, json, quiet)
+        validate_production(measured, json, quiet)
     elif kind == "throughput":
         validate_throughput(measured, json, quiet)
     else:

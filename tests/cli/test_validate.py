@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from pipesim.scenario import Scenario
 from tests import ROOT
 from tests.cli.running import error, invoke, stdout
+from tests.formats.production_traces import job
 
 pytestmark = pytest.mark.usefixtures("in_folder")
 
@@ -44,19 +46,46 @@ def test_validate_json_is_the_contract() -> None:
     assert set(document["by_system"]) == {"1f1b", "zerobubble", "pipemorph-cpu", "pipemorph"}
 
 
-def test_a_production_trace_gets_a_replay_check() -> None:
+def test_a_production_trace() -> None:
     document = json.loads(stdout("validate", PRODUCTION, "--format", "production", "--json"))
     assert document["steps"] == 32
     assert document["median_abs_error"] <= 0.003
     assert document["p90_abs_error"] <= 0.01
     assert document["max_abs_error"] >= document["p90_abs_error"]
-    text = stdout("validate", PRODUCTION, "--format", "production")
+    for row in document["rows"]:
+        assert row["replayed_ms"] == row["predicted_ms"]
+    assert document["slowdown"] == pytest.approx(1.179, abs=0.001)
+    assert document["slowdown"] == document["step_ms"] / document["ideal_ms"]
+    shares = document["attribution"]
+    assert (len(shares["stages"]), len(shares["workers"])) == (4, 2)
+    assert [len(row) for row in shares["ranks"]] == [2] * 4
+    assert {"mape", "naive_mape"} < set(document["from_other_steps"])
+
+    text = stdout("validate", PRODUCTION)
     assert text.startswith("Replay check: ")
     assert "It predicts nothing." in text
     assert "median absolute error" in text
-    assert "Replay" not in stdout("validate", PRODUCTION, "--format", "production", "--quiet")
-    for row in document["rows"]:
-        assert row["replayed_ms"] == row["predicted_ms"]
+    assert "slowdown               1.179\n" in text
+    assert "pp rank" in text
+    assert "Each step predicted from the other 31 only" in text
+    quiet = stdout("validate", PRODUCTION, "--format", "production", "--quiet")
+    assert "Replay" not in quiet
+    assert "slowdown               1.179\n" in quiet
+
+
+def test_a_job_with_many_workers_and_one_in_which_nothing_is_slow() -> None:
+    def scenario(step: int, dp_rank: int) -> Scenario:
+        return Scenario(stages=2, microbatches=2, forward_ms=10 + 5 * (dp_rank == 7))
+
+    job(scenario, dp_ranks=9).to_parquet("many.parquet")
+    text = stdout("validate", "many.parquet")
+    assert "Of 9 workers, those that cost most." in text
+    assert "dp rank 7" in text
+    assert "dp rank 6" not in text
+    job(lambda t, w: Scenario(stages=2, microbatches=2)).to_parquet("even.parquet")
+    text = stdout("validate", "even.parquet")
+    assert "slowdown               1.000\n" in text
+    assert "pp rank" not in text
 
 
 def few_throughputs() -> str:
