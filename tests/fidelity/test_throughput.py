@@ -73,7 +73,16 @@ def test_a_model_is_predicted_without_the_others(shipped: ThroughputScores) -> N
     both = shipped.grouped(lambda one: one.measured.model)
     assert all(one.mape <= 0.025 for one in both.values())
     alone = predict_throughput([row for row in ROWS if row.model == "1.5B"])
-    assert list(alone.predictions) == list(both["1.5B"].predictions)
+    for one, other in zip(alone.predictions, both["1.5B"].predictions, strict=True):
+        assert one.spread is None
+        assert replace(other, spread=None) == one
+
+
+def test_intervals_are_of_the_errors_of_other_models(shipped: ThroughputScores) -> None:
+    large = [one for one in shipped.predictions if one.measured.model == "14.6B"]
+    largest = max(abs(one.measured_ms / one.predicted_ms - 1) for one in large)
+    small = [one for one in shipped.predictions if one.measured.model == "1.5B"]
+    assert {one.spread for one in small} == {largest}  # of eleven, for 11 / 12 of further ones
 
 
 def test_runs_take_longer_than_the_profile_by_the_same_part_for_any_number_of_micro_batches(
