@@ -63,7 +63,7 @@ def test_all_but_the_scaling_rows_are_predicted_within_the_promised_errors(
 ) -> None:
     assert len(shipped.predictions) == 22
     assert shipped.mape <= 0.02
-    assert shipped.worst <= 0.05
+    assert shipped.worst == max(map(abs, shipped.errors)) <= 0.05
     assert all(one.mape <= 0.04 for one in shipped.by_system().values())
     assert len(shipped.rankings()) == 6
     assert shipped.ranking_agreement == 1
@@ -206,6 +206,7 @@ def test_a_chunk_on_each_device_is_not_interleaved() -> None:
         (",18.522,", ",0,", "t.csv:2: forward_ms must be a time above 0, not '0'"),
         (",0.601,", ",,", "t.csv:2: comm_ms must be a time of at least 0, not ''"),
         (",1525.4,", ",inf,", "t.csv:2: iteration_ms must be a time above 0, or empty"),
+        (",1525.4,", ",0,", "t.csv:2: iteration_ms must be a time above 0, or empty"),
         (",0.2431", "", "t.csv:2: does not have as many values as the header"),
     ],
 )
