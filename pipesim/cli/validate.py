@@ -15,11 +15,12 @@ from pipesim.cli.validating.throughput import validate_throughput
 from pipesim.errors import ScenarioError
 from pipesim.fidelity.calibration_file import load_calibration
 from pipesim.fidelity.kinds import KINDS, kind_of
+from pipesim.fidelity.shipped import shipped
 
 __all__ = ["validate"]
 
 EXAMPLES = (
-    "pipesim validate traces/measured_iterations.csv --calibration traces/calibration.toml",
+    "pipesim validate traces/measured_iterations.csv",
     "pipesim validate traces/zero_bubble_throughput.csv",
     "pipesim validate traces/production/trace-ST.parquet",
 )
@@ -32,7 +33,9 @@ def validate(
     calibration: Annotated[
         Path | None,
         Option(
-            metavar="FILE", help="The testbeds' constants, from `pipesim calibrate` (for runs)."
+            metavar="FILE",
+            help="The testbeds' constants, from `pipesim calibrate` (for runs; default: those that "
+            "come with pipesim).",
         ),
     ] = None,
     source: Annotated[
@@ -75,9 +78,8 @@ def validate(
     elif kind == "throughput":
         validate_throughput(measured, json, quiet)
     else:
-        if calibration is None:
-            raise ScenarioError("measured runs need --calibration FILE, see `pipesim calibrate`")
-        validate_runs(measured, load_calibration(calibration), json, plot, quiet)
+        testbeds = load_calibration(calibration) if calibration else shipped()
+        validate_runs(measured, testbeds, json, plot, quiet)
     outputs.written(quiet=quiet)
 
 
