@@ -14,8 +14,8 @@ from pipesim.errors import ScenarioError
 from pipesim.fidelity.calibration import Calibration, Calibrator
 from pipesim.fidelity.calibration_file import save_calibration
 from pipesim.fidelity.constants import CONSTANTS
+from pipesim.fidelity.fit_rows import load_fit_rows
 from pipesim.fidelity.profiles import load_operator_times
-from pipesim.fidelity.runs import load_runs
 from pipesim.fidelity.testbed import Testbed
 from pipesim.formats.measurement import Measurement
 from pipesim.text import listed, plain
@@ -23,14 +23,18 @@ from pipesim.text import listed, plain
 __all__ = ["calibrate"]
 
 EXAMPLES = (
-    "pipesim calibrate traces/measured_iterations.csv --timelines traces/a10_timelines "
+    "pipesim calibrate traces/measured_iterations.csv traces/delegation_iterations.csv "
+    "--timelines traces/a10_timelines --operators traces/h800_operator_times.csv "
     "-o calibration.toml",
     "pipesim calibrate runs.csv -o mine.toml && pipesim compare --testbed mine.toml",
 )
 
 
 def calibrate(
-    measured: Annotated[Path, Argument(metavar="MEASURED.csv", help="Measured runs.")],
+    measured: Annotated[
+        list[Path],
+        Argument(metavar="MEASURED.csv…", help="Measured runs, with or without a delay."),
+    ],
     output: Annotated[
         Path, Option("--output", "-o", metavar="FILE", help="The calibration to write.")
     ],
@@ -65,8 +69,8 @@ def calibrate(
     the delay and with it). For pipemorph-cpu without a delay, slow_ms is that with all messages
     delegated. `--testbed` takes the result.
     """
-    outputs = Outputs({"--output": output}, measured, operators)
-    runs = load_runs(measured)
+    outputs = Outputs({"--output": output}, *measured, operators)
+    runs = load_fit_rows(measured)
     times = load_operator_times(operators) if operators else None
     with progress(quiet) as report:
         calibrator = Calibrator(runs, _timelines(timelines), times, progress=report)
