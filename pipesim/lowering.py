@@ -81,10 +81,7 @@ def lower(schedule: Schedule, scenario: Scenario, transport: Transport) -> Progr
             batches = [[[[message] for message in run] for run in gaps] for gaps in own]
             instructions = _blocking(messages, batches)
         case Exchange():
-            batches = _paired(messages)
-            if not _progresses(messages, batches):
-                batches = _in_expected_order(messages, scenario)
-            instructions = _blocking(messages, batches)
+            instructions = _blocking(messages, _exchanged(messages, scenario))
         case _:
             instructions = _posted(messages)
     return Program(schedule, transport, instructions)
@@ -304,6 +301,17 @@ Batches: TypeAlias = list[list[list[list[int]]]]
 """For each device the batches of messages before each operator, and after the last."""
 
 
+def _exchanged(messages: _Messages, scenario: Scenario) -> Batches:
+    """The batches of Megatron, where they meet their other ends."""
+    if _progresses(messages, batches := _paired(messages)):
+        return batches
+    schedule = messages.schedule
+    interleaved = len(schedule.placement) > schedule.devices
+    if interleaved and _progresses(messages, batches := _round_the_ring(messages)):
+        return batches
+    return _in_expected_order(messages, scenario)
+
+
 def _paired(messages: _Messages) -> Batches:
     """Pair each send with the next operator's receive from the same neighbour."""
 
@@ -321,6 +329,30 @@ def _paired(messages: _Messages) -> Batches:
             yield batches
 
     return [list(device(own)) for own in messages.devices]
+
+
+def _round_the_ring(messages: _Messages) -> Batches:
+    """Exchange with both neighbours at once, as Megatron-LM's interleaved 1F1B does.
+
+    It computes a forward and a backward before it communicates; in the warm-up one forward, and
+    in the end one backward. Then it sends all that it has computed and receives what it needs until
+    the next time. Of that, gradients come after activations here: two messages that a rank sends
+    at once share its bandwidth, which takes as long.
+    """
+    ops = messages.schedule.ops
+
+    def device(own: range) -> list[list[list[int]]]:
+        pairs = (op for op in own if op > own.start and ops[op - 1].kind == "F" != ops[op].kind)
+        cuts = sorted({*own, own.stop} - {*pairs})
+        batches: dict[int, list[list[int]]] = {}
+        for before, cut, after in zip([cuts[0], *cuts], cuts, [*cuts[1:], cuts[-1]], strict=False):
+            batch = [op for op in range(before, cut) if op in messages.sent]
+            batch += [messages.received[op] for op in range(cut, after) if op in messages.received]
+            sides = [[m for m in batch if (ops[m].kind == "F") == down] for down in (True, False)]
+            batches[cut] = [side for side in sides if side]
+        return [batches.get(op, []) for op in (*own, own.stop)]
+
+    return [device(own) for own in messages.devices]
 
 
 def _in_expected_order(messages: _Messages, scenario: Scenario) -> Batches:

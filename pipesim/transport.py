@@ -154,9 +154,15 @@ class Exchange(_Wired):
     from the same neighbour, receives that in the same batch; it computes on when the batch
     has ended. Times as for :class:`Nccl`.
 
-    Orders other than 1F1B's and GPipe's may deadlock when paired like this, and Megatron does not
-    run them this way. They get blocking batches in the order of expected completion instead:
-    feasible, but usually slow. In a schedule's own order of sends and receives each blocks.
+    With several stages on each device it exchanges with both neighbours at once, as Megatron-LM
+    does without ``--overlap-p2p-communication``: after each pair of a forward and a backward, and
+    in the warm-up and at the end after each operator. Two messages sent at once share the rank's
+    bandwidth, so gradients follow activations.
+
+    Megatron runs no orders but those of 1F1B, GPipe and interleaved 1F1B this way, and others may
+    deadlock when paired like this. They get blocking batches in the order of expected completion
+    instead: feasible, but usually slow. In a schedule's own order of sends and receives each
+    blocks.
     """
 
     name: ClassVar[str] = "exchange"

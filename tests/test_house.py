@@ -37,7 +37,13 @@ ROOMS = {
     "milp": {"pipesim.analysis"},
     "planners": {"pipesim.analysis", "pipesim.engine"},
     "pipesim.replay": {"pipesim.engine", "pipesim.documents"},
-    "pipesim.fidelity": {"planners", "pipesim.engine", "pipesim.formats", "pipesim.documents"},
+    "pipesim.fidelity": {
+        "planners",
+        "pipesim.engine",
+        "pipesim.formats",
+        "pipesim.documents",
+        "pipesim.analysis",
+    },
     "pipesim.studies": {
         "planners",
         "milp",

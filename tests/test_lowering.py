@@ -5,10 +5,11 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Literal
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipesim import Scenario, Schedule, plan
+from pipesim import Scenario, Schedule, plan, simulate
 from pipesim.lowering import lower
 from pipesim.program import Compute, Group, Instruction, Post, Program
 from pipesim.transport import Delegated, Exchange, Ideal, Nccl
@@ -54,6 +55,47 @@ def test_megatron_pairs_sends_with_receives_in_the_steady_state() -> None:
         "1BW3",
         "1SEND_B3",
     ]
+
+
+def test_megatron_exchanges_with_both_neighbours_where_stages_are_interleaved() -> None:
+    """After each pair of a forward and a backward; activations first, then gradients."""
+    scenario = Scenario(stages=2, microbatches=4).interleaved(2)
+    program = lower(plan(scenario, "interleaved-1f1b"), scenario, Exchange())
+    assert texts(program.instructions[1]) == [
+        "1RECV_F0",
+        "1F0",
+        "[1SEND_F0, 1RECV_F1]",
+        "1F1",
+        "[1SEND_F1, 3RECV_F0]",
+        *("3F0", "3BW0", "3RECV_F1", "3SEND_B0"),
+        *("3F1", "3BW1", "1RECV_F2", "[3SEND_B1, 1RECV_B0]"),
+        *("1F2", "1BW0", "[1SEND_F2, 1RECV_F3]", "[1SEND_B0, 1RECV_B1]"),
+        *("1F3", "1BW1", "[1SEND_F3, 3RECV_F2]", "1SEND_B1"),
+        *("3F2", "3BW2", "3RECV_F3", "3SEND_B2"),
+        *("3F3", "3BW3", "[3SEND_B3, 1RECV_B2]"),
+        "1BW2",
+        "[1SEND_B2, 1RECV_B3]",
+        "1BW3",
+        "1SEND_B3",
+    ]
+
+
+@given(st.integers(2, 5), st.integers(2, 4), st.integers(2, 3), st.floats(0, 3))
+def test_interleaved_stages_exchange_in_step(
+    devices: int, chunks: int, groups: int, cost_ms: float
+) -> None:
+    """Instant messages cost nothing; else device 0 spends time only in exchanges.
+
+    With one group of D micro-batches Megatron runs all forwards first.
+    """
+    scenario = Scenario(stages=devices, microbatches=groups * devices).interleaved(chunks)
+    schedule = plan(scenario, "interleaved-1f1b")
+    at_once = simulate(scenario, schedule, "exchange").iteration_ms
+    assert at_once == pytest.approx(simulate(scenario, schedule).iteration_ms)
+    slower = simulate(scenario, schedule, Exchange(base_ms=cost_ms)).iteration_ms - at_once
+    each = chunks * groups * devices
+    assert 2 * (each - 1) * cost_ms <= slower + 1e-9
+    assert slower <= 2 * (each + 2 * devices) * cost_ms + 1e-9
 
 
 def test_unfused_kernels_carry_one_message() -> None:

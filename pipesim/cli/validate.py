@@ -9,17 +9,20 @@ from typer import Argument, Option
 
 from pipesim.cli.options import Json, Quiet
 from pipesim.cli.output import Outputs
-from pipesim.cli.validating.production import check_production
+from pipesim.cli.validating.production import validate_production
 from pipesim.cli.validating.runs import validate_runs
+from pipesim.cli.validating.throughput import validate_throughput
 from pipesim.errors import ScenarioError
 from pipesim.fidelity.calibration_file import load_calibration
 from pipesim.fidelity.kinds import KINDS, kind_of
+from pipesim.fidelity.shipped import shipped
 
 __all__ = ["validate"]
 
 EXAMPLES = (
-    "pipesim validate traces/measured_iterations.csv --calibration traces/calibration.toml",
-    "pipesim validate traces/production/trace-ST.parquet --format production",
+    "pipesim validate traces/measured_iterations.csv",
+    "pipesim validate traces/zero_bubble_throughput.csv",
+    "pipesim validate traces/production/trace-ST.parquet",
 )
 
 
@@ -30,7 +33,9 @@ def validate(
     calibration: Annotated[
         Path | None,
         Option(
-            metavar="FILE", help="The testbeds' constants, from `pipesim calibrate` (for runs)."
+            metavar="FILE",
+            help="The testbeds' constants, from `pipesim calibrate` (for runs; default: those that "
+            "come with pipesim).",
         ),
     ] = None,
     source: Annotated[
@@ -53,20 +58,29 @@ def validate(
     For each run, the iteration under the delay is predicted from its shape, its healthy
     iteration and the constants of its testbed.
 
-    A production trace gets a replay check instead, which predicts nothing: each step is run
-    again from its own operator times. Its length shows whether the dependencies are right.
+    Measured throughput needs no calibration: rows are predicted from the profiled times beside
+    them and one measured row of their model.
+
+    A production trace gets a replay check, which predicts nothing: each step is run again from
+    its own operator times. Its length shows whether the dependencies are right. Then come the
+    job's slowdown by stragglers (the published what-if analysis), the share of each stage, worker
+    and rank, and each step predicted from the other steps only, beside their median.
     """
     outputs = Outputs({"--plot": plot}, measured, calibration)
     kind = source or kind_of(measured)
     if kind not in KINDS:
         raise ScenarioError(f"--format {kind!r} is none of {', '.join(KINDS)}")
+    if kind != "runs" and (calibration or plot):
+        option = "--calibration" if calibration else "--plot"
+        raise ScenarioError(f"{option} is for runs, not for {_OTHERS[kind]}")
     if kind == "production":
-        if calibration or plot:
-            option = "--calibration" if calibration else "--plot"
-            raise ScenarioError(f"{option} is for runs, not for production traces")
-        check_production(measured, json, quiet)
+        validate_production(measured, json, quiet)
+    elif kind == "throughput":
+        validate_throughput(measured, json, quiet)
     else:
-        if calibration is None:
-            raise ScenarioError("measured runs need --calibration FILE, see `pipesim calibrate`")
-        validate_runs(measured, load_calibration(calibration), json, plot, quiet)
+        testbeds = load_calibration(calibration) if calibration else shipped()
+        validate_runs(measured, testbeds, json, plot, quiet)
     outputs.written(quiet=quiet)
+
+
+_OTHERS = {"production": "production traces", "throughput": "measured throughput"}

@@ -125,8 +125,8 @@ class Calibrator:
             errors: dict[str, tuple[float, ...]] = {}
             for one in predictions:
                 if one.measured.testbed == name:
-                    error = one.measured.slow_ms / one.slow_ms - 1
-                    system = one.measured.system
+                    error = one.measured_ms / one.predicted_ms - 1
+                    system = one.system
                     errors[system] = (*errors.get(system, ()), round(error, 5))
             testbeds[name] = replace(testbed, errors=errors)
         left_out = float(np.mean([abs(one.error) for one in predictions]))

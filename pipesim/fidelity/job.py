@@ -24,7 +24,7 @@ from pipesim.formats.production.workers import mean_known, usual_steps
 from pipesim.scenario import Array, Scenario
 from pipesim.schedule import Schedule
 
-__all__ = ["Job", "Times", "job_of"]
+__all__ = ["Job", "Times", "delays_ms", "job_of", "scenario_of"]
 
 _MOST_OPERATORS = 2_000_000
 """Of more, only steps that lie evenly among all are run again: what-ifs take seconds then."""
@@ -119,17 +119,15 @@ class Job:
         result = np.zeros(shape)
         for schedule, group in groups.items():
             assert isinstance(schedule, Schedule)
-            scenarios = [_scenario(schedule, times, t, w) for t, w in group]
+            scenarios = [scenario_of(schedule, times, t, w) for t, w in group]
             spans = Runs(schedule, over).makespans_ms(scenarios)
             result[tuple(np.array(group).T)] = spans
         return result
 
 
-def _scenario(schedule: Schedule, times: Times, t: int, w: int) -> Scenario:
+def scenario_of(schedule: Schedule, times: Times, t: int, w: int) -> Scenario:
+    """Return the scenario of a worker in a step, both by position, in which nothing blocks."""
     forward, backward = times.operators_ms[t, w]
-    delays = times.messages_ms[t, w].T.copy()
-    devices = np.array(schedule.placement)
-    delays[devices[1:] == devices[:-1]] = 0  # inside a device nothing is sent
     return Scenario(
         stages=schedule.stages,
         microbatches=schedule.microbatches,
@@ -138,8 +136,24 @@ def _scenario(schedule: Schedule, times: Times, t: int, w: int) -> Scenario:
         backward_ms=backward / 2,
         weight_ms=backward / 2,
         fused_backward_ms=backward,
-        latency_ms=delays,  # a message takes its time once both its ends are there
+        latency_ms=delays_ms(schedule, times.messages_ms[t, w]),
     )
+
+
+def delays_ms(schedule: Schedule, messages_ms: Array) -> Array:
+    """Return delays of links, shape […, S − 1, 2], over which messages take such times.
+
+    A message takes its time once both its ends are there; inside a device nothing is sent.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Which says where stages are.
+    messages_ms : array, shape […, 2, S − 1]
+    """
+    devices = np.array(schedule.placement)
+    result: Array = np.where(devices[1:] == devices[:-1], 0.0, messages_ms).swapaxes(-1, -2)
+    return result
 
 
 def job_of(trace: ProductionTrace) -> tuple[Job, tuple[str, ...]]:

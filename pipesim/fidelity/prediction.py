@@ -17,7 +17,6 @@ from pipesim.fidelity.runs import MeasuredRun
 from pipesim.fidelity.testbed import Testbed
 from pipesim.scenario import TIME_OF, Direction, Scenario
 from pipesim.schedule import Schedule
-from pipesim.transport import Transport
 from planners import plan
 
 __all__ = ["Prediction", "injected_ms", "predict", "profiled", "usual_plan"]
@@ -31,17 +30,32 @@ class Prediction:
     ----------
     measured : MeasuredRun
         The run.
-    slow_ms : float
+    predicted_ms : float
         Its predicted iteration time under the delay.
     """
 
     measured: MeasuredRun
-    slow_ms: float
+    predicted_ms: float
+
+    @property
+    def system(self) -> str:
+        """What ran."""
+        return self.measured.system
+
+    @property
+    def setting(self) -> tuple[str, str, str, float]:
+        """What was the same for all systems that can be ranked against each other."""
+        return self.measured.setting
+
+    @property
+    def measured_ms(self) -> float:
+        """The measured iteration time under the delay."""
+        return self.measured.slow_ms
 
     @property
     def error(self) -> float:
         """Relative error, signed: above 0 the prediction is too long."""
-        return self.slow_ms / self.measured.slow_ms - 1
+        return self.predicted_ms / self.measured_ms - 1
 
 
 def predict(measured: MeasuredRun, testbed: Testbed, healthy: Scenario | None = None) -> Prediction:
@@ -74,7 +88,13 @@ def predict(measured: MeasuredRun, testbed: Testbed, healthy: Scenario | None = 
     scenario = profiled(measured, testbed) if healthy is None else healthy
     slow = _delayed(scenario, measured, testbed)
     schedule = _plan(measured, slow)
-    pipeline_ms = evaluate(slow, schedule, _transport(measured, testbed))
+    if measured.delegated:
+        over = testbed.transport(
+            "delegated", ranks_per_host=measured.gpus_per_node, delegates=measured.delegates
+        )
+        pipeline_ms = evaluate(slow, schedule, over)
+    else:
+        pipeline_ms = _over_nccl(measured, testbed).makespan_ms(slow)
     usual = warmup(usual_plan(measured))
     more = any(own > old for own, old in zip(warmup(schedule)[1:], usual[1:], strict=True))
     return Prediction(measured, pipeline_ms + testbed.after_ms + more * testbed["replanned_ms"])
@@ -111,16 +131,15 @@ def injected_ms(nominal_ms: float, testbed: Testbed) -> float:
     return float(nominal_ms) + testbed["overshoot_ms"]
 
 
-def _transport(measured: MeasuredRun, testbed: Testbed) -> Transport:
-    if measured.delegated:
-        return testbed.transport(
-            "delegated", ranks_per_host=measured.gpus_per_node, delegates=measured.delegates
-        )
-    return _nccl(measured, testbed)
+def _over_nccl(measured: MeasuredRun, testbed: Testbed) -> Runs:
+    """Return the usual plan of a run over NCCL, or in 1F1B's exchanges.
 
-
-def _nccl(measured: MeasuredRun, testbed: Testbed) -> Transport:
-    return testbed.transport("exchange" if measured.system == "1f1b" else "nccl")
+    The published plan says when messages are sent and received, too: in the order of the times that
+    it was made for, which are those of equal operators.
+    """
+    equal = Scenario(stages=measured.stages, microbatches=measured.microbatches)
+    over = testbed.transport("exchange" if measured.system == "1f1b" else "nccl")
+    return Runs(usual_plan(measured), over, lowered_for=equal)
 
 
 def _plan(measured: MeasuredRun, slow: Scenario) -> Schedule:
@@ -162,7 +181,7 @@ def profiled(measured: MeasuredRun, testbed: Testbed) -> Scenario:
     unit = testbed.operators(
         measured.model, measured.stages, measured.microbatches, measured.message_bytes
     )
-    runs = Runs(usual_plan(measured), _nccl(measured, testbed), lowered_for=unit)
+    runs = _over_nccl(measured, testbed)
 
     def pipeline_ms(scale: float) -> float:
         return runs.makespan_ms(unit.scaled(scale))

@@ -7,26 +7,26 @@ from importlib.resources import files
 from pathlib import Path
 
 from pipesim.errors import ScenarioError
+from pipesim.fidelity.calibration import Calibration
 from pipesim.fidelity.calibration_file import load_calibration
 from pipesim.fidelity.testbed import Testbed
 from pipesim.files import StrPath
 
 __all__ = ["shipped", "testbed_named"]
 
-_FOLDER = files("pipesim.fidelity") / "testbeds"
-_ENDING = ".toml"
+_SHIPPED = str(files("pipesim.fidelity") / "testbeds.toml")
+"""The calibration of this repository's ``traces/``."""
 
 
-def shipped() -> list[str]:
-    """Return the names of the testbeds that come with pipesim.
+def shipped() -> Calibration:
+    """Return the calibration of the testbeds that come with pipesim.
 
     Examples
     --------
-    >>> shipped()
-    ['a10', 'h800']
+    >>> list(shipped().testbeds)
+    ['h800', 'a10']
     """
-    names = (file.name for file in _FOLDER.iterdir() if file.name.endswith(_ENDING))
-    return sorted(name.removesuffix(_ENDING) for name in names)
+    return load_calibration(_SHIPPED)
 
 
 def testbed_named(name: StrPath) -> Testbed:
@@ -35,7 +35,8 @@ def testbed_named(name: StrPath) -> Testbed:
     Parameters
     ----------
     name : str or path
-        One of :func:`shipped`; or a calibration file, with ``:NAME`` where it has several.
+        One of those that come with pipesim; or a calibration file, with ``:NAME`` where it has
+        several.
 
     Raises
     ------
@@ -50,13 +51,14 @@ def testbed_named(name: StrPath) -> Testbed:
     'h800'
     """
     text = os.fspath(name)
-    if text in shipped():
-        return _only(str(_FOLDER / f"{text}{_ENDING}"), "")
+    ours = shipped().testbeds
+    if text in ours:
+        return ours[text]
     file, colon, wanted = text.rpartition(":")
     if colon and not Path(text).exists():
         return _only(file, wanted)
-    if not Path(text).exists() and Path(text).name == text and Path(text).suffix != _ENDING:
-        known = ", ".join(shipped())
+    if not Path(text).exists() and Path(text).name == text and Path(text).suffix != ".toml":
+        known = ", ".join(ours)
         raise ScenarioError(f"unknown testbed {text!r}: one of {known}, or a calibration file")
     return _only(text, "")
 

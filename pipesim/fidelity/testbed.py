@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -115,15 +116,17 @@ class Testbed:
     def interval(self, system: str) -> tuple[float, float] | None:
         """Where 90 % of measurements lie: within predicted × (1 + these); None if not known.
 
-        With n errors of other settings, a new one lies between the k-th lowest and the k-th highest
-        with probability 1 − 2k / (n + 1) (conformal prediction). Below 19 they are the extremes,
-        below four none.
+        Conformal prediction: of n absolute errors in settings that a fit had not seen, a further
+        one is at most the k-th smallest with probability k / (n + 1). The errors of all systems
+        of the testbed count, since one system has few. Below nine the largest is taken, which
+        holds n / (n + 1) of them; below four nothing is said.
         """
-        errors = sorted(self.errors.get(system, ()))
-        if len(errors) < _FEWEST:
+        errors = sorted(abs(error) for own in self.errors.values() for error in own)
+        n = len(errors)
+        if system not in self.errors or n < _FEWEST:
             return None
-        k = max(1, int(0.05 * (len(errors) + 1)))
-        return errors[k - 1], errors[-k]
+        k = min(math.ceil(_COVERED * (n + 1)), n)
+        return -errors[k - 1], errors[k - 1]
 
     def operators(
         self, model: str, stages: int, microbatches: int, message_bytes: float
@@ -148,5 +151,5 @@ class Testbed:
         return Scenario(**means, **shape)  # type: ignore[arg-type]
 
 
-_FEWEST = 4
-"""Errors below which nothing is said about others."""
+_COVERED, _FEWEST = 0.9, 4
+"""How many of the measurements an interval holds, and the errors that it needs."""

@@ -28,7 +28,7 @@ def scatter(validation: Validation, *, title: str | None = None) -> Figure:
     """
     figure = Figure(figsize=(7.2, 6.4), layout="constrained")
     axes = figure.subplots()
-    times = [time for one in validation.predictions for time in (one.slow_ms, one.measured.slow_ms)]
+    times = [time for one in validation.predictions for time in (one.predicted_ms, one.measured_ms)]
     ends = [min(times) / 1.15, max(times) * 1.15]
     axes.fill_between(
         ends,
@@ -42,8 +42,8 @@ def scatter(validation: Validation, *, title: str | None = None) -> Figure:
     for marker, (testbed, own) in zip(_MARKERS * 20, validation.by_testbed().items(), strict=False):
         for system, runs in own.by_system().items():
             axes.scatter(
-                [one.measured.slow_ms for one in runs.predictions],
-                [one.slow_ms for one in runs.predictions],
+                [one.measured_ms for one in runs.predictions],
+                [one.predicted_ms for one in runs.predictions],
                 marker=marker,
                 s=36,
                 color=_COLOURS.get(system, MUTED),

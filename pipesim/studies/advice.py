@@ -319,8 +319,7 @@ def _record(comparison: Comparison, row: Row) -> str:
     mean = percent(float(np.mean(np.abs(errors))))
     within = ""
     if interval is not None:
-        low, high = (fixed(100 * end, 1, signed=True) for end in interval)
-        within = f", 90 % within {low} to {high} %"
+        within = f", 90 % of all there within ±{fixed(100 * interval[1], 1)} %"
     return (
         f" P{what} were {mean} off on average{within} ({counted(len(errors), 'run')}, each "
         "predicted from a fit without its setting)."

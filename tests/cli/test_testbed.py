@@ -122,7 +122,7 @@ def test_other_options_go_before_the_testbed() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--testbed h801", "unknown testbed 'h801': one of a10, h800, or a calibration file"),
+        ("--testbed h801", "unknown testbed 'h801': one of h800, a10, or a calibration file"),
         ("--testbed none.toml", "none.toml"),
         ("--ranks-per-host 2", "--ranks-per-host is for --testbed"),
         ("--testbed h800 --ranks-per-host 0", "--ranks-per-host"),
@@ -149,7 +149,7 @@ def test_a_production_trace_runs_where_it_ran() -> None:
 
 
 def test_the_shell_knows_the_testbeds() -> None:
-    assert _complete("") == ["a10", "h800"]
+    assert _complete("") == ["h800", "a10"]
     assert _complete("h") == ["h800"]
 
 

@@ -7,32 +7,35 @@ from pathlib import Path
 
 import pytest
 
+from pipesim.scenario import Scenario
 from tests import ROOT
 from tests.cli.running import error, invoke, stdout
+from tests.formats.production_traces import job
 
 pytestmark = pytest.mark.usefixtures("in_folder")
 
 TRACES = ROOT / "traces"
 RUNS = str(TRACES / "measured_iterations.csv")
 CALIBRATION = ["--calibration", str(TRACES / "calibration.toml")]
+THROUGHPUT = str(TRACES / "zero_bubble_throughput.csv")
 PRODUCTION = str(TRACES / "production" / "trace-ST.parquet")
 
 
-def few_runs(*lines: int) -> str:
-    header, *rows = Path(RUNS).read_text().splitlines()
+def few_runs(*lines: int, of: str = RUNS) -> str:
+    header, *rows = Path(of).read_text().splitlines()
     Path("few.csv").write_text("\n".join([header, *(rows[i] for i in lines), ""]))
     return "few.csv"
 
 
 def test_validate_prints_every_run_and_the_figures() -> None:
     text = stdout("validate", few_runs(0, 16), *CALIBRATION, "--plot", "v.svg")
-    assert "h800     14B    1f1b    6         10    1081.3" in text
+    assert "h800     14B    1f1b    6         10    1081.6" in text
     assert "all" in text.splitlines()[-1]
     assert Path("v.svg").read_text().startswith("<?xml")
 
 
 def test_validate_json_is_the_contract() -> None:
-    document = json.loads(stdout("validate", few_runs(0, 3, 6, 9), *CALIBRATION, "--json"))
+    document = json.loads(stdout("validate", few_runs(1, 4, 7, 10), *CALIBRATION, "--json"))
     assert set(document["rows"][0]) == {
         "testbed", "model", "system", "slow_links", "delay_ms", "measured_ms", "predicted_ms",
         "error",
@@ -43,19 +46,75 @@ def test_validate_json_is_the_contract() -> None:
     assert set(document["by_system"]) == {"1f1b", "zerobubble", "pipemorph-cpu", "pipemorph"}
 
 
-def test_a_production_trace_gets_a_replay_check() -> None:
+def test_a_production_trace() -> None:
     document = json.loads(stdout("validate", PRODUCTION, "--format", "production", "--json"))
     assert document["steps"] == 32
     assert document["median_abs_error"] <= 0.003
     assert document["p90_abs_error"] <= 0.01
     assert document["max_abs_error"] >= document["p90_abs_error"]
-    text = stdout("validate", PRODUCTION, "--format", "production")
+    for row in document["rows"]:
+        assert row["replayed_ms"] == row["predicted_ms"]
+    assert document["slowdown"] == pytest.approx(1.179, abs=0.001)
+    assert document["slowdown"] == document["step_ms"] / document["ideal_ms"]
+    shares = document["attribution"]
+    assert (len(shares["stages"]), len(shares["workers"])) == (4, 2)
+    assert [len(row) for row in shares["ranks"]] == [2] * 4
+    assert {"mape", "naive_mape"} < set(document["from_other_steps"])
+
+    text = stdout("validate", PRODUCTION)
     assert text.startswith("Replay check: ")
     assert "It predicts nothing." in text
     assert "median absolute error" in text
-    assert "Replay" not in stdout("validate", PRODUCTION, "--format", "production", "--quiet")
-    for row in document["rows"]:
-        assert row["replayed_ms"] == row["predicted_ms"]
+    assert "slowdown               1.179\n" in text
+    assert "pp rank" in text
+    assert "Each step predicted from the other 31 only" in text
+    quiet = stdout("validate", PRODUCTION, "--format", "production", "--quiet")
+    assert "Replay" not in quiet
+    assert "slowdown               1.179\n" in quiet
+
+
+def test_a_job_with_many_workers_and_one_in_which_nothing_is_slow() -> None:
+    def scenario(step: int, dp_rank: int) -> Scenario:
+        return Scenario(stages=2, microbatches=2, forward_ms=10 + 5 * (dp_rank == 7))
+
+    job(scenario, dp_ranks=9).to_parquet("many.parquet")
+    text = stdout("validate", "many.parquet")
+    assert "Of 9 workers, those that cost most." in text
+    assert "dp rank 7" in text
+    assert "dp rank 6" not in text
+    job(lambda t, w: Scenario(stages=2, microbatches=2)).to_parquet("even.parquet")
+    text = stdout("validate", "even.parquet")
+    assert "slowdown               1.000\n" in text
+    assert "pp rank" not in text
+
+
+def few_throughputs() -> str:
+    """1.5B over 24 micro-batches: 1F1B, 1F1B-I, ZB-H2 (not measured), ZB-1p and ZB-2p."""
+    return few_runs(0, 6, 18, 24, 30, of=THROUGHPUT)
+
+
+def test_measured_throughput_is_predicted_from_its_profile() -> None:
+    result = invoke("validate", few_throughputs())
+    assert "1.5B        24  ZB-2p     1241.4" in result.stdout
+    assert result.stdout.splitlines()[-1].endswith("ranked as measured in 1 of 1 settings.")
+    assert "from 1F1B with 24 micro-batches, which is not predicted." in result.stderr
+    assert "rounding alone is up to 0.4 %" in result.stderr
+    assert "1.5B " not in stdout("validate", "few.csv", "--quiet")
+
+
+def test_throughput_json_has_the_figures_of_runs() -> None:
+    runs = json.loads(stdout("validate", few_runs(0, 3), *CALIBRATION, "--json"))
+    document = json.loads(stdout("validate", few_throughputs(), "--json"))
+    assert set(runs) - {"by_testbed"} == set(document) - {"rounding", "scaled_on"}
+    assert set(document["rows"][0]) == {
+        "model", "microbatches", "system", "measured_ms", "predicted_ms", "error",
+    }  # fmt: skip
+    assert document["runs"] == len(document["rows"]) == 3
+    assert document["worst"] <= 0.04
+    assert set(document["by_system"]) == {"1F1B-I", "ZB-1p", "ZB-2p"}
+    first = document["scaled_on"]["1.5B"]
+    assert (first["system"], first["microbatches"]) == ("1F1B", 24)
+    assert 1 < first["factor"] < 1.1
 
 
 def test_calibrate_then_validate() -> None:
@@ -70,10 +129,12 @@ def test_calibrate_then_validate() -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["validate", RUNS], "measured runs need --calibration FILE"),
         (["validate", RUNS, *CALIBRATION, "--format", "log"], "'log' is none of runs"),
         (["validate", PRODUCTION, "--format", "production", *CALIBRATION], "--calibration is for"),
         (["validate", PRODUCTION, *CALIBRATION], "--calibration is for runs"),
+        (["validate", THROUGHPUT, *CALIBRATION], "for runs, not for measured throughput"),
+        (["validate", THROUGHPUT, "--plot", "x.png"], "--plot is for runs"),
+        (["validate", RUNS, "--format", "throughput"], ":1: has no column layers"),
         (
             ["validate", PRODUCTION.replace("trace-ST.parquet", "meta-ST.yaml")],
             "is no file of measurements",

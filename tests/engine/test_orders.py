@@ -14,7 +14,7 @@ from pipesim.engine import simulate
 from pipesim.engine.compiled.orders import OrderEvaluator
 from pipesim.errors import PipesimError, ScenarioError, ScheduleError
 from pipesim.schedule import Op, Schedule
-from pipesim.transport import Delegated, Exchange, Ideal, Nccl, Transport, transport
+from pipesim.transport import Delegated, Exchange, Ideal, Isolated, Nccl, Transport, transport
 from tests.engine.programs import close
 from tests.strategies import cases, transports
 
@@ -35,6 +35,33 @@ def test_coded_orders_take_the_engines_times(
     starts = [span.start_ms for device in timeline.compute for span in device]
     assert times.starts_ms == close(np.array(starts))
     assert times.peak_activations.tolist() == timeline.peak_activations.tolist()
+
+
+@given(cases(), unqueued, st.data())
+def test_stages_end_when_the_engine_ends_them(
+    case: tuple[Scenario, Schedule], over: Transport, data: st.DataObject
+) -> None:
+    scenario, schedule = case
+    factors = np.array(data.draw(st.lists(st.floats(0, 3), min_size=1, max_size=3)))
+    kinds = ("forward_ms", "backward_ms", "weight_ms", "fused_backward_ms", "latency_ms")
+    times = {kind: np.multiply.outer(factors, getattr(scenario, kind)) for kind in kinds}
+    if isinstance(over, Isolated) and scenario.latency_ms.any():
+        del times["latency_ms"]  # without a delay its stages would be no slower
+    ends = OrderEvaluator(scenario, over).stage_ends_ms(schedule, **times)
+    assert ends.shape == (len(factors), scenario.stages)
+    for run, own in enumerate(ends):
+        changed = scenario.replaced(**{kind: values[run] for kind, values in times.items()})
+        last = np.zeros(scenario.stages)
+        for span in (s for d in simulate(changed, schedule, over).compute for s in d):
+            last[span.op.stage] = max(last[span.op.stage], span.end_ms)
+        assert own == close(last)
+
+
+@pytest.mark.parametrize("times", [{"forward_ms": [-1]}, {"latency_ms": [[1, 2, 3]]}])
+def test_times_of_runs_are_checked(times: dict[str, object]) -> None:
+    scenario = Scenario(stages=2, microbatches=2)
+    with pytest.raises(ScenarioError):
+        OrderEvaluator(scenario).stage_ends_ms(plan(scenario, "1f1b"), **times)
 
 
 @given(cases())

@@ -10,26 +10,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipesim import Scenario, plan, simulate
+from pipesim import Scenario, simulate
 from pipesim.errors import FormatError, ScenarioError
 from pipesim.fidelity import testbed as beds
 from pipesim.fidelity.calibration import Calibration, Calibrator, predict_all
 from pipesim.fidelity.calibration_file import load_calibration, save_calibration
+from pipesim.fidelity.constants import CONSTANTS
+from pipesim.fidelity.prediction import predict, profiled, usual_plan
+from pipesim.fidelity.profiles import OperatorTimes, load_operator_times
 from pipesim.fidelity.runs import SYSTEMS, MeasuredRun
-from pipesim.fidelity.testbed import CONSTANTS, predict, profiled
+from pipesim.fidelity.testbed import Ratios
 from pipesim.formats.operator_timeline import import_timelines
 from tests import ROOT
 
 TRACES = ROOT / "traces"
 TRUTH = beds.Testbed(
     "lab",
-    p2p_streams="device",
-    constants={
-        "after_ms": 20.0,
-        "transfer_gib_per_s": 5.0,
-        "delegate_ms": 3.0,
-        "host_gib_per_s": 8.0,
-    },
+    {"overshoot_ms": 5.0, "copy_gib_per_s": 4.0, "delegate_ms": 3.0, "host_gib_per_s": 8.0},
+    message_bytes=8.0 * 2**20,
 )
 
 
@@ -58,49 +56,80 @@ def made_by(testbed: beds.Testbed, gpus: tuple[int, int] = (1, 8)) -> list[Measu
     runs = [
         run_of(system, gpus_per_node=per_node, delay_ms=delay)
         for system in SYSTEMS
-        for per_node, delay in zip(gpus, (25.0, 10.0), strict=True)
+        for per_node, delay in zip(gpus, (25.5, 10.0), strict=True)
     ]
-    return [replace(run, slow_ms=predict(run, testbed).slow_ms) for run in runs]
+    return [replace(run, slow_ms=predict(run, testbed).predicted_ms) for run in runs]
 
 
 def test_a_profile_gives_the_healthy_iteration_back() -> None:
-    for system, planner in (("1f1b", "1f1b"), ("zerobubble", "zerobubble")):
+    testbed = replace(TRUTH, constants={"after_ms": 20.0, "transfer_gib_per_s": 5.0})
+    for system, transport in (("1f1b", "exchange"), ("zerobubble", "nccl")):
         run = run_of(system)
-        scenario = profiled(run, TRUTH)
-        schedule = plan(Scenario(stages=3, microbatches=6), planner)
-        healthy = simulate(scenario, schedule, TRUTH.nccl(run)).iteration_ms
+        scenario, over = profiled(run, testbed), testbed.transport(transport)
+        healthy = simulate(scenario, usual_plan(run), over).iteration_ms
         assert healthy + 20 == pytest.approx(run.healthy_ms, rel=1e-6)
 
 
 def test_a_fit_finds_the_constants_that_made_the_runs() -> None:
     runs = made_by(TRUTH)
     calibration = Calibrator(runs).calibrate()
-    assert calibration.residual < 1e-3
-    found = calibration.testbeds["lab"]
-    assert set(found.constants) == set(TRUTH.constants)
+    assert calibration.residual < 1e-2
     for run, prediction in zip(runs, predict_all(runs, calibration), strict=True):
-        assert prediction.slow_ms == pytest.approx(run.slow_ms, rel=5e-3)
+        assert prediction.predicted_ms == pytest.approx(run.slow_ms, rel=3e-2)
 
 
-def test_a_testbed_has_at_most_four_constants_with_units() -> None:
-    assert all(constant.unit and constant.meaning for constant in CONSTANTS.values())
-    for several in (1, 8):
-        runs = [replace(run, gpus_per_node=several) for run in made_by(TRUTH)]
-        found = Calibrator(runs[:2]).calibrate().testbeds["lab"]
-        assert len(found.constants) <= 4
+@pytest.mark.parametrize(
+    ("name", "value", "system"),
+    [
+        ("overshoot_ms", 8.0, "zerobubble"),
+        ("delegate_ms", 5.0, "pipemorph-cpu"),
+    ],
+)
+def test_a_constant_that_is_the_only_one_is_found(name: str, value: float, system: str) -> None:
+    testbed = replace(TRUTH, constants={name: value})
+    runs = [run_of(system, delay_ms=delay) for delay in (10.0, 25.0, 40.0, 60.0)]
+    runs = [replace(run, slow_ms=predict(run, testbed).predicted_ms) for run in runs]
+    assert dict(Calibrator(runs).calibrate().testbeds["lab"].constants) == {name: value}
+
+
+def test_an_injector_of_whole_milliseconds_is_told_from_an_exact_one() -> None:
+    for whole in (True, False):
+        testbed = replace(TRUTH, constants={}, whole_ms=whole)
+        runs = [run_of("1f1b", delay_ms=delay) for delay in (30.0, 50.0, 80.0, 120.0)]
+        runs = [replace(run, slow_ms=predict(run, testbed).predicted_ms) for run in runs]
+        found = Calibrator(runs).calibrate().testbeds["lab"]
+        assert (found.whole_ms, dict(found.constants)) == (whole, {})
+
+
+def test_constants_that_runs_cannot_tell_stay_neutral() -> None:
+    """Of one rank a host, nothing tells what several share; two runs tell one constant at most."""
+    assert all(one.unit and one.meaning and one.fixed_by for one in CONSTANTS.values())
+    runs = made_by(TRUTH)
+    assert len(Calibrator(runs).calibrate().testbeds["lab"].constants) <= 4
+    assert len(Calibrator(runs[:2]).calibrate().testbeds["lab"].constants) <= 1
+    exact = [replace(run, slow_ms=predict(run, beds.Testbed("lab")).predicted_ms) for run in runs]
+    assert dict(Calibrator(exact).calibrate().testbeds["lab"].constants) == {}
 
 
 def test_leaving_a_setting_out_predicts_it_unseen() -> None:
     runs = made_by(TRUTH, gpus=(8, 8))
-    predictions = Calibrator(runs).leave_one_setting_out()
-    assert len(predictions) == len(runs)
-    assert np.abs([one.error for one in predictions]).max() < 0.1
-    with pytest.raises(ScenarioError, match="testbed lab has only one setting"):
-        Calibrator(runs[:1]).leave_one_setting_out()
+    calibration = Calibrator(runs).checked()
+    assert calibration.left_out is not None
+    assert calibration.left_out < 0.1
+    errors = calibration.testbeds["lab"].errors
+    assert {system: len(own) for system, own in errors.items()} == dict.fromkeys(SYSTEMS, 2)
+    found = np.abs(np.concatenate(list(errors.values())))
+    assert found.mean() == pytest.approx(calibration.left_out, rel=0.1)
+
+
+def test_a_single_setting_leaves_nothing_to_learn_from() -> None:
+    calibration = Calibrator([run for run in made_by(TRUTH) if run.delay_ms == 10]).checked()
+    assert calibration.left_out is None
+    assert calibration.testbeds["lab"].errors == {}
 
 
 def test_what_cannot_be_predicted_says_why() -> None:
-    calibration = Calibration({"lab": TRUTH}, (), 0.0)
+    calibration = Calibration({"lab": replace(TRUTH, constants={"after_ms": 20.0})}, (), 0.0)
     with pytest.raises(ScenarioError, match=r"lab.csv:2: healthy_ms 15 is less than"):
         predict_all([run_of("1f1b", healthy_ms=15.0)], calibration)
     with pytest.raises(ScenarioError, match="no testbed 'field' \\(it has: lab\\)"):
@@ -115,22 +144,75 @@ def test_timelines_are_the_profile_of_the_testbed_that_they_match() -> None:
     here = run_of("1f1b", testbed="here", healthy_ms=1600.0, slow_ms=2000.0, **shape)
     there = run_of("1f1b", testbed="there", healthy_ms=400.0, slow_ms=800.0, **shape)
     testbeds = Calibrator([here, there], timelines).calibrate().testbeds
-    assert testbeds["here"].profile == timelines.scenario
-    assert testbeds["there"].profile is None
-    assert testbeds["there"].backward == pytest.approx(1.23, abs=0.01)
+    assert testbeds["here"].profiles == {"tiny": timelines.scenario}
+    assert set(testbeds["here"].read) == {"after_ms", "idle_speed", "transfer_gib_per_s"}
+    assert testbeds["here"].after_ms == pytest.approx(10, abs=3)  # 1600 ms against 1590
+    assert testbeds["here"]["idle_speed"] == pytest.approx(0.955, abs=0.01)
+    assert testbeds["there"].profiles == {}
+    assert testbeds["there"].ratios.backward == pytest.approx(1.23, abs=0.01)
+
+
+def test_operator_times_of_a_table_are_the_profile_of_their_model(tmp_path: Path) -> None:
+    path = tmp_path / "operators.csv"
+    path.write_text(
+        "model,stage,forward_ms,backward_ms,weight_ms\n"
+        "tiny,0,8,9,5\ntiny,1,10,11,6\ntiny,2,12,10,7\n"
+    )
+    times = load_operator_times(path)
+    calibration = Calibrator([run_of("1f1b"), run_of("zerobubble")], operators=times).calibrate()
+    testbed = calibration.testbeds["lab"]
+    assert testbed.operators("tiny", 3, 9, 1.0).forward_ms[:, 4].tolist() == [8, 10, 12]
+    assert testbed.ratios == Ratios(1.0, 1.0, 0.6)
+    assert testbed.operators("other", 3, 9, 1.0).weight_ms[0, 0] == 0.6
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("tiny,1,8,9,5", "operators.csv:2: tiny must have stages 0, 1, 2"),
+        ("tiny,0,8,9,5\nbig,0,8,9,5\ntiny,1,8,9,5", "operators.csv:4: tiny must have stages"),
+        ("tiny,0,8,-9,5", "operators.csv:2: backward_ms must be a time above 0, not '-9'"),
+        ("tiny,0,8,9", "operators.csv:2: does not have as many values as the header"),
+    ],
+)
+def test_wrong_operator_times_are_named_with_their_place(
+    tmp_path: Path, rows: str, message: str
+) -> None:
+    path = tmp_path / "operators.csv"
+    path.write_text(f"model,stage,forward_ms,backward_ms,weight_ms\n{rows}\n")
+    with pytest.raises(FormatError, match=r"operators\.csv") as caught:
+        load_operator_times(path)
+    assert message in str(caught.value)
 
 
 @given(
     st.dictionaries(
         st.sampled_from(["after_ms", "delegate_ms", "host_gib_per_s"]), st.floats(0.5, 99)
     ),
-    st.sampled_from(["device", "peer"]),
+    st.booleans(),
+    st.dictionaries(
+        st.sampled_from(SYSTEMS), st.lists(st.floats(-0.5, 1), min_size=1, max_size=3).map(tuple)
+    ),
+    st.booleans(),
 )
 def test_calibrations_survive_their_file(
-    tmp_path_factory: pytest.TempPathFactory, constants: dict[str, float], streams: str
+    tmp_path_factory: pytest.TempPathFactory,
+    constants: dict[str, float],
+    whole: bool,
+    errors: dict[str, tuple[float, ...]],
+    profile: bool,
 ) -> None:
     path = tmp_path_factory.mktemp("calibration") / "c.toml"
-    testbed = replace(TRUTH, constants=constants, p2p_streams=streams)
+    times = OperatorTimes(np.array([1.0, 2.5]), np.array([3.0, 1.0]), np.array([1.0, 1.0]))
+    uneven = Scenario(stages=2, microbatches=2, forward_ms=[[1, 2], [3, 4]])
+    testbed = replace(
+        TRUTH,
+        constants=constants,
+        read=tuple(constants)[:1],
+        whole_ms=whole,
+        errors=errors,
+        profiles={"tiny": times.scenario(3), "uneven": uneven} if profile else {},
+    )
     calibration = Calibration({"lab": testbed}, ("lab.csv:2",), 0.01, 0.02)
     save_calibration(calibration, path)
     assert load_calibration(path) == calibration
@@ -140,12 +222,18 @@ def test_calibrations_survive_their_file(
     ("old", "new", "message"),
     [
         ("pipesim-calibration", "pipesim-scenario", "format: must be 'pipesim-calibration'"),
-        ("version = 1", "version = 2", "reads version 1, not 2"),
-        ('p2p_streams = "device"', 'p2p_streams = "one"', "testbed.lab.p2p_streams: must be one"),
+        ("version = 2", "version = 1", "reads version 2, not 1"),
+        ("whole_ms = false", "whole_ms = 0", "testbed.lab.whole_ms: must be true or false"),
+        ("read = []", 'read = ["delegate_ms", 1]', "testbed.lab.read[1]: must be text"),
+        (
+            "[testbed.lab.ratios]",
+            "[testbed.lab.errors]\nfast = [-2.0]\n\n[testbed.lab.ratios]",
+            "testbed.lab.errors.fast: must hold errors",
+        ),
         ("delegate_ms = 3.0", "delegate_ms = -3.0", "delegate_ms: must not be negative"),
         ("delegate_ms = 3.0", "delegates_ms = 3.0", "did you mean delegate_ms?"),
         ("host_gib_per_s = 8.0", "host_gib_per_s = 0.0", "must be above 0"),
-        ("weight = 1.0\n", "", "the key testbed.lab.weight is missing"),
+        ("weight = 1.0\n", "", "the key testbed.lab.ratios.weight is missing"),
         ("[testbed.lab]", "[testbed.lab", "not TOML"),
     ],
 )

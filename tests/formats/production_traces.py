@@ -141,6 +141,67 @@ def ends(timeline: Timeline) -> Iterator[tuple[int, str, float, float]]:
                 yield scenario.placement[peer], f"{way}-recv", end, end + took
 
 
+AROUND_MS = {
+    "params-all-gather": 4.0,
+    "gc": 1.0,
+    "layernorm-grads-all-reduce": 0.5,
+    "embedding-grads-all-reduce": 9.0,
+    "grads-reduce-scatter": 12.0,
+    "optimizer-clip-main-grad": 3.0,
+    "optimizer": 7.0,
+}
+"""Operations outside the pipeline in their order, and what they take."""
+
+
+def surrounded(
+    frame: pd.DataFrame,
+    took_ms: Callable[[str, int, int], float] = lambda name, *_: AROUND_MS[name],
+) -> pd.DataFrame:
+    """Add what ranks do before and after the pipelines of a job, with the times that they wait.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        As :func:`job` makes it, one rank for each device of a worker.
+    took_ms : callable
+        How long an operation takes on a data-parallel rank and a device, once all are there.
+    """
+    parts = [frame]
+    ranks = frame.groupby(["step", "dp_rank", "stage"])
+    free = ranks.agg(rank=("rank", "first"), at=("start_ts", "min")).reset_index()
+    ends = frame.assign(end=frame["start_ts"] + frame["duration"])
+    computes = ends["optype"].astype(str).str.endswith("compute")
+    last = ends[computes].groupby(["step", "dp_rank", "stage"])["end"].max().to_numpy()
+    ends_of_line = {0, int(frame["stage"].max())}
+    for name in AROUND_MS:
+        own = free.copy()
+        if name.startswith("embedding"):
+            own = own[own["stage"].isin(ends_of_line)]
+        took = np.array(
+            [took_ms(name, *place) for place in own[["dp_rank", "stage"]].to_numpy().tolist()]
+        )
+        if name == "params-all-gather":
+            start = 1 - took / 1e3
+            end = start + took / 1e3
+        else:
+            start = (own["at"] if name != "gc" else pd.Series(last, own.index)).to_numpy()
+            meets = {
+                "embedding-grads-all-reduce": ["step", "dp_rank"],
+                "grads-reduce-scatter": ["step", "stage"],
+                "optimizer-clip-main-grad": ["step"],
+            }.get(name, ["step", "dp_rank", "stage"])
+            begun = own.assign(start=start).groupby(meets)["start"].transform("max").to_numpy()
+            end = begun + took / 1e3
+            free.loc[own.index, "at"] = end
+        parts.append(
+            own[["step", "dp_rank", "stage", "rank"]].assign(
+                optype=name, start_ts=start, duration=end - start, seq_id=0, mc=-1, mb_id=-1, gmc=-1
+            )
+        )
+    whole = pd.concat([one.assign(optype=one["optype"].astype(str)) for one in parts])
+    return whole.reset_index(drop=True)
+
+
 def made_job() -> pd.DataFrame:
     """Four stages, eight micro-batches, four workers, three steps; dp rank 1 is slow on stage 2.
 

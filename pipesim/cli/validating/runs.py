@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from pipesim.cli.output import Column, progress, show, show_json, show_rows
+from pipesim.cli.validating.figures import show_scores
 from pipesim.fidelity.calibration import Calibration, predict_all
 from pipesim.fidelity.runs import load_runs
-from pipesim.fidelity.validation import TELLING_APART, Validation
+from pipesim.fidelity.validation import Validation
 from pipesim.text import fixed
 
 __all__ = ["validate_runs"]
@@ -47,7 +47,7 @@ def _show_runs(validation: Validation) -> None:
             Column("slow\nlinks", [run.slow_links for run in runs], numeric=False),
             Column("delay\nms", [f"{run.delay_ms:g}" for run in runs]),
             Column("measured\nms", [f"{run.slow_ms:.1f}" for run in runs]),
-            Column("predicted\nms", [f"{one.slow_ms:.1f}" for one in predictions]),
+            Column("predicted\nms", [f"{one.predicted_ms:.1f}" for one in predictions]),
             Column("error\n%", [fixed(100 * one.error, 1, signed=True) for one in predictions]),
         ],
     )
@@ -55,29 +55,10 @@ def _show_runs(validation: Validation) -> None:
 
 
 def _show_figures(validation: Validation) -> None:
-    groups: dict[str, Validation] = {}
-    for testbed, own in validation.by_testbed().items():
-        groups |= {f"{testbed} {system}": one for system, one in own.by_system().items()}
-    groups |= {f"{testbed}": one for testbed, one in validation.by_testbed().items()}
-    groups["all"] = validation
-
-    def cells(figure: Callable[[Validation], float], *, signed: bool = False) -> list[str]:
-        return [fixed(100 * figure(one), 1, signed=signed) for one in groups.values()]
-
-    show_rows(
-        Column("runs of", list(groups), numeric=False),
-        [
-            Column("runs", [str(len(one.predictions)) for one in groups.values()]),
-            Column("mean abs.\nerror %", cells(lambda one: one.mape)),
-            Column("bias\n%", cells(lambda one: one.bias, signed=True)),
-            Column("worst\n%", cells(lambda one: one.worst)),
-        ],
-    )
-    rankings = validation.rankings()
-    if rankings:
-        right = sum(rankings.values())
-        show(
-            "",
-            f"Systems more than {100 * TELLING_APART:.0f} % apart are ranked as measured in "
-            f"{right} of {len(rankings)} settings.",
-        )
+    testbeds = validation.by_testbed()
+    groups = {
+        f"{testbed} {system}": one
+        for testbed, own in testbeds.items()
+        for system, one in own.by_system().items()
+    }
+    show_scores(validation, groups | testbeds)

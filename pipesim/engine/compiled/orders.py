@@ -27,7 +27,7 @@ from pipesim.engine.compiled.order_loops import (
     time_orders,
     walk,
 )
-from pipesim.engine.compiled.weights import blocks
+from pipesim.engine.compiled.weights import blocks, stacked
 from pipesim.errors import ScenarioError, ScheduleError
 from pipesim.scenario import KINDS, Array, Scenario
 from pipesim.schedule import Op, Schedule
@@ -154,6 +154,55 @@ class OrderEvaluator:
         codes, first = self.encode(schedule)
         starts = np.empty(len(codes))
         return self._walk(codes, first, starts), starts
+
+    def stage_ends_ms(self, schedule: Schedule, **times: ArrayLike) -> Array:
+        """Return when each stage has run its last operator, for many times at once.
+
+        Parameters
+        ----------
+        schedule : Schedule
+            The order of operators.
+        **times : array_like, shape [B, …]
+            The scenario's ``forward_ms``, ``backward_ms``, ``weight_ms``, ``fused_backward_ms``,
+            ``latency_ms`` or ``occupancy_ms``, one for each run; at least one of them.
+
+        Returns
+        -------
+        array, shape [B, S]
+
+        Raises
+        ------
+        ScenarioError
+            A value is not a time, or a shape is wrong.
+        ScheduleError
+            The schedule does not fit the scenario.
+
+        Examples
+        --------
+        >>> import pipesim
+        >>> scenario = pipesim.Scenario(stages=2, microbatches=1)
+        >>> schedule = pipesim.plan(scenario, "1f1b")
+        >>> OrderEvaluator(scenario).stage_ends_ms(schedule, forward_ms=[10, 15]).tolist()
+        [[60.0, 40.0], [70.0, 50.0]]
+        """
+        codes, first = self.encode(schedule)
+        stages, n = self.scenario.stages, self.scenario.microbatches
+        varied = stacked(self.scenario, times)
+        count = len(next(iter(varied.values())))
+        weights = list(blocks(self.scenario, self.transport, varied))
+        durations = np.stack(
+            [np.broadcast_to(own, (count, stages, n)) for own in weights[1:5]], axis=1
+        ).reshape(count, -1)
+        flight = np.ascontiguousarray(np.broadcast_to(weights[7], (count, stages - 1, 2)))
+        last = np.zeros(stages, dtype=np.int64)
+        np.maximum.at(last, codes // n % stages, np.arange(len(codes)))
+        result, memory = np.empty((count, stages)), scratch(self.constants)
+        starts, ends = np.empty((2, len(codes)))
+        for run in range(count):
+            constants = self.constants._replace(durations_ms=durations[run], flight_ms=flight[run])
+            walk(codes, first, constants, starts, ends, memory)
+            result[run] = ends[last]  # a device runs its operators one after the other
+        return result
 
     def makespan_ms(self, codes: Indices, first: Indices) -> float:
         """Return the makespan of orders that are complete; infinite on a deadlock."""

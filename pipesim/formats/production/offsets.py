@@ -22,7 +22,7 @@ __all__ = ["set_right"]
 _KEY = ["dp_rank", "step", "mb_id", "backward", "gmc"]
 
 
-def set_right(rows: pd.DataFrame) -> tuple[str, ...]:
+def set_right(rows: pd.DataFrame, *others: pd.DataFrame) -> tuple[str, ...]:
     """Move the times of ranks whose clocks are early or late, in place.
 
     Parameters
@@ -30,6 +30,8 @@ def set_right(rows: pd.DataFrame) -> tuple[str, ...]:
     rows : DataFrame
         As :func:`pipesim.formats.production.table.read_rows` gives them, one rank for each device
         of a worker, and whether a row ``computes``.
+    *others : DataFrame
+        More rows of the same ranks, to be moved with them.
 
     Returns
     -------
@@ -50,20 +52,21 @@ def set_right(rows: pd.DataFrame) -> tuple[str, ...]:
                 offsets[worker, device] = offset
     if not offsets:
         return ()
-    moved = np.zeros(len(rows))
-    workers, devices = rows["dp_rank"].to_numpy(), rows["stage"].to_numpy()
-    for (worker, device), offset in offsets.items():
-        moved[(workers == worker) & (devices == device)] = offset
-    for name in ("start_ms", "end_ms"):
-        rows[name] += moved
+    for some in (rows, *others):
+        moved = np.zeros(len(some))
+        workers, devices = some["dp_rank"].to_numpy(), some["stage"].to_numpy()
+        for (worker, device), offset in offsets.items():
+            moved[(workers == worker) & (devices == device)] = offset
+        for name in ("start_ms", "end_ms"):
+            some[name] += moved
     late = [
         f"dp rank {worker}, stage {device} by {offset:+,.1f} ms"
         for (worker, device), offset in offsets.items()
     ]
-    some = [*late[:3], *([f"{len(late) - 3} more"] if len(late) > 3 else [])]
+    named = [*late[:3], *([f"{len(late) - 3} more"] if len(late) > 3 else [])]
     return (
         "clocks that differ by the same time in all steps were set right, so that nothing is read "
-        f"before it is there: {listed(some)}",
+        f"before it is there: {listed(named)}",
     )
 
 

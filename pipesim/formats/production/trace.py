@@ -152,6 +152,9 @@ class ProductionTrace:
     ranks_ms : DataFrame
         How long each ``rank`` of each ``dp_rank`` and device (``stage``) computed in each
         ``step``: ``busy_ms``; and whether its operators were ``read``.
+    outside : DataFrame
+        Operations of the ranks that were read which are no part of the pipeline, for
+        :func:`.outside.outside_ms`.
     """
 
     file: str
@@ -165,6 +168,7 @@ class ProductionTrace:
     operations: int
     sends: int
     ranks_ms: pd.DataFrame
+    outside: pd.DataFrame
 
     @property
     def schedule(self) -> Schedule:
@@ -228,14 +232,17 @@ def read_production(path: StrPath, *, step: int | None = None) -> ProductionTrac
     if not computes.any():
         raise FormatError("has no forward-compute and no backward-compute", file=file)
     inside = computes | np.array([communication(name) for name in names])[codes]
-    left_out += _outside(rows[~inside])
+    outside = rows[~inside]
+    left_out += _outside(outside)
     rows["computes"] = computes
     rows = _only(rows, inside)
     placement = _placement(rows, file)
     ranks_ms, slowest = _slowest_lanes(rows)
     left_out += _peers(rows[~slowest])
     rows = _only(rows, slowest)
-    clocks = set_right(rows)
+    ranks = ["step", "dp_rank", "stage", "rank"]
+    outside = outside.merge(ranks_ms.loc[ranks_ms["read"], ranks], on=ranks)
+    clocks = set_right(rows, outside)
 
     step_of, steps = pd.factorize(rows["step"], sort=True)
     worker_of, workers = pd.factorize(rows["dp_rank"], sort=True)
@@ -294,6 +301,7 @@ def read_production(path: StrPath, *, step: int | None = None) -> ProductionTrac
         total,
         len(comm),
         ranks_ms,
+        outside,
     )
 
 
