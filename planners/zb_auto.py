@@ -184,8 +184,6 @@ class _Candidate:
             + self.times["B"][s + 1][done["B"][s + 1]]
             + self.up[s]
         )
-        if self.now[s] >= gradient:
-            return True
         until, held = self.now[s] + self.times["F"][s][done["F"][s]], self.held[s] + 1
         for m in range(done["W"][s], done["B"][s]):
             if held <= self.limits[s]:

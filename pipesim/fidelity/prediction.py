@@ -32,10 +32,13 @@ class Prediction:
         The run.
     predicted_ms : float
         Its predicted iteration time under the delay.
+    spread : float, optional
+        How far off such predictions have been at most, 90 % of the time, as a part of it.
     """
 
     measured: MeasuredRun
     predicted_ms: float
+    spread: float | None = None
 
     @property
     def system(self) -> str:
@@ -51,6 +54,13 @@ class Prediction:
     def measured_ms(self) -> float:
         """The measured iteration time under the delay."""
         return self.measured.slow_ms
+
+    @property
+    def interval_ms(self) -> tuple[float, float] | None:
+        """Where the measured time is 90 % of the time; None where that is not known."""
+        if self.spread is None:
+            return None
+        return self.predicted_ms * (1 - self.spread), self.predicted_ms * (1 + self.spread)
 
     @property
     def error(self) -> float:
@@ -97,7 +107,8 @@ def predict(measured: MeasuredRun, testbed: Testbed, healthy: Scenario | None = 
         pipeline_ms = _over_nccl(measured, testbed).makespan_ms(slow)
     usual = warmup(usual_plan(measured))
     more = any(own > old for own, old in zip(warmup(schedule)[1:], usual[1:], strict=True))
-    return Prediction(measured, pipeline_ms + testbed.after_ms + more * testbed["replanned_ms"])
+    after_ms = testbed.after_ms + more * testbed["replanned_ms"]
+    return Prediction(measured, pipeline_ms + after_ms, testbed.spread(measured.system))
 
 
 def _delayed(scenario: Scenario, measured: MeasuredRun, testbed: Testbed) -> Scenario:

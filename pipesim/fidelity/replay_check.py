@@ -207,9 +207,7 @@ def transfer_ms(iterations: Sequence[ProductionIteration]) -> float:
     the messages of an iteration; 0 where no messages were recorded.
     """
     ends = np.stack([one.messages_ms for one in iterations])  # [I, 4, S, N, 2]
-    # Who waits before the iteration has begun waits from its beginning on.
-    began = np.array([one.start_ms.min() for one in iterations])
-    busy = ends[..., 1] - np.maximum(ends[..., 0], began[:, None, None, None])
+    busy = ends[..., 1] - ends[..., 0]
     shorter = np.stack(
         [np.fmin(busy[:, 0, :-1], busy[:, 1, 1:]), np.fmin(busy[:, 2, 1:], busy[:, 3, :-1])]
     )

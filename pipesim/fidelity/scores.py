@@ -34,6 +34,10 @@ class Scored(Protocol):
     def predicted_ms(self) -> float:
         """The predicted one."""
 
+    @property
+    def interval_ms(self) -> tuple[float, float] | None:
+        """Where it is 90 % of the time; None where that is not known."""
+
 
 P = TypeVar("P", bound=Scored)
 
@@ -104,6 +108,23 @@ class Scores(Generic[P]):
         """Part of the settings that are ranked right; None where there is none to rank."""
         right = list(self.rankings().values())
         return float(np.mean(right)) if right else None
+
+    @property
+    def covered(self) -> tuple[int, int]:
+        """How many measurements are in their intervals, and how many have one."""
+        inside = [
+            low <= one.measured_ms <= high
+            for one in self.predictions
+            if one.interval_ms is not None
+            for low, high in (one.interval_ms,)
+        ]
+        return sum(inside), len(inside)
+
+    @property
+    def coverage(self) -> float | None:
+        """The former as a part of the latter; None where there are no intervals."""
+        inside, known = self.covered
+        return inside / known if known else None
 
     def figures(self) -> dict[str, object]:
         """How many predictions, their mean absolute error and their bias, in JSON types."""

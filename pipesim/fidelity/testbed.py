@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pipesim.fidelity.constants import CONSTANTS, GIB_PER_S
+from pipesim.fidelity.intervals import spread
 from pipesim.scenario import TIME_OF, Scenario
 from pipesim.transport import Delegated, Exchange, Ideal, Isolated, Nccl, Transport, transport
 
@@ -113,20 +113,15 @@ class Testbed:
             case Ideal():
                 return Ideal(bytes_per_ms=rate)
 
-    def interval(self, system: str) -> tuple[float, float] | None:
-        """Where 90 % of measurements lie: within predicted × (1 + these); None if not known.
+    def spread(self, system: str) -> float | None:
+        """How far off a prediction is at most, 90 % of the time, as a part of it.
 
-        Conformal prediction: of n absolute errors in settings that a fit had not seen, a further
-        one is at most the k-th smallest with probability k / (n + 1). The errors of all systems
-        of the testbed count, since one system has few. Below nine the largest is taken, which
-        holds n / (n + 1) of them; below four nothing is said.
+        See :func:`.intervals.spread`. The errors of all systems of the testbed count, since one
+        system has few; None for systems that were never measured here.
         """
-        errors = sorted(abs(error) for own in self.errors.values() for error in own)
-        n = len(errors)
-        if system not in self.errors or n < _FEWEST:
+        if system not in self.errors:
             return None
-        k = min(math.ceil(_COVERED * (n + 1)), n)
-        return -errors[k - 1], errors[k - 1]
+        return spread(error for own in self.errors.values() for error in own)
 
     def operators(
         self, model: str, stages: int, microbatches: int, message_bytes: float
@@ -149,7 +144,3 @@ class Testbed:
             return profile.replaced(message_bytes=message_bytes)
         means = {name: getattr(profile, name).mean(axis=1) for name in TIME_OF.values()}
         return Scenario(**means, **shape)  # type: ignore[arg-type]
-
-
-_COVERED, _FEWEST = 0.9, 4
-"""How many of the measurements an interval holds, and the errors that it needs."""

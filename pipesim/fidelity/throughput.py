@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipesim.engine import simulate
 from pipesim.errors import ScenarioError, ScheduleError
+from pipesim.fidelity.intervals import spread
 from pipesim.fidelity.rows import Row, count, name, not_negative, one_of, positive, read_rows
 from pipesim.fidelity.scores import Scores
 from pipesim.files import StrPath
@@ -145,6 +146,8 @@ class ThroughputPrediction:
         Its predicted iteration time.
     scaled_on : Throughput
         The row of the same model that the factor is from.
+    spread : float, optional
+        How far off predictions of other models are at most, 90 % of the time, as a part of it.
     """
 
     measured: Throughput
@@ -152,6 +155,14 @@ class ThroughputPrediction:
     factor: float
     predicted_ms: float
     scaled_on: Throughput
+    spread: float | None = None
+
+    @property
+    def interval_ms(self) -> tuple[float, float] | None:
+        """Where the measured time is 90 % of the time; None where no other model tells."""
+        if self.spread is None:
+            return None
+        return self.predicted_ms * (1 - self.spread), self.predicted_ms * (1 + self.spread)
 
     @property
     def system(self) -> str:
@@ -189,11 +200,13 @@ class ThroughputScores(Scores[ThroughputPrediction]):
                     "measured_ms": one.measured_ms,
                     "predicted_ms": one.predicted_ms,
                     "error": error,
+                    "interval_ms": one.interval_ms,
                 }
                 for one, error in zip(self.predictions, self.errors, strict=True)
             ],
             **self.figures(),
             "worst": self.worst,
+            "coverage": self.coverage,
             "rounding": self.rounding,
             "scaled_on": {
                 model: {
@@ -241,7 +254,14 @@ def predict_throughput(rows: Sequence[Throughput]) -> ThroughputScores:
     ]
     if not predictions:
         raise ScenarioError("no model has two measured rows, one to scale on and one to predict")
-    return ThroughputScores(predictions)
+    return ThroughputScores([_with_spread(one, predictions) for one in predictions])
+
+
+def _with_spread(
+    one: ThroughputPrediction, predictions: Sequence[ThroughputPrediction]
+) -> ThroughputPrediction:
+    others = [other for other in predictions if other.measured.model != one.measured.model]
+    return replace(one, spread=spread(o.measured_ms / o.predicted_ms - 1 for o in others))
 
 
 def profiled_ms(row: Throughput) -> float:

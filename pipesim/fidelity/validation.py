@@ -28,11 +28,13 @@ class Validation(Scores[Prediction]):
                     "measured_ms": one.measured_ms,
                     "predicted_ms": one.predicted_ms,
                     "error": one.error,
+                    "interval_ms": one.interval_ms,
                 }
                 for one in self.predictions
             ],
             **self.figures(),
             "worst": self.worst,
+            "coverage": self.coverage,
             "by_testbed": {
                 name: {
                     **one.figures(),

@@ -313,13 +313,13 @@ def _record(comparison: Comparison, row: Row) -> str:
         return ""
     what = f"redictions of {row.system.title} on {comparison.cluster.name}"
     errors = comparison.cluster.errors(row.system)
-    interval = comparison.cluster.interval(row.system)
+    spread = comparison.cluster.spread(row.system)
     if not errors:
         return f" How far off p{what} are is not known."
     mean = percent(float(np.mean(np.abs(errors))))
     within = ""
-    if interval is not None:
-        within = f", 90 % of all there within ±{fixed(100 * interval[1], 1)} %"
+    if spread is not None:
+        within = f", 90 % of all there within ±{fixed(100 * spread, 1)} %"
     return (
         f" P{what} were {mean} off on average{within} ({counted(len(errors), 'run')}, each "
         "predicted from a fit without its setting)."

@@ -54,18 +54,17 @@ class Cluster:
         """How far off predictions of a system were in other settings: measured / predicted − 1."""
         return self.testbed.errors.get(_measured_as(one), ())
 
-    def interval(self, one: System) -> tuple[float, float] | None:
-        """Where 90 % of these errors lie; None where there are none."""
-        return self.testbed.interval(_measured_as(one))
+    def spread(self, one: System) -> float | None:
+        """How far off a prediction is at most, 90 % of the time; None where that is not known."""
+        return self.testbed.spread(_measured_as(one))
 
     def interval_ms(self, one: System, iteration_ms: float) -> tuple[float, float] | None:
         """Where 90 % of measurements of an iteration lie, less what follows the pipeline."""
-        interval = self.interval(one)
-        if interval is None:
+        spread = self.spread(one)
+        if spread is None:
             return None
-        after_ms = self.testbed.after_ms
-        low, high = (max(0.0, (iteration_ms + after_ms) * (1 + e) - after_ms) for e in interval)
-        return low, high
+        off_ms = (iteration_ms + self.testbed.after_ms) * spread
+        return max(0.0, iteration_ms - off_ms), iteration_ms + off_ms
 
     def described(self, scenario: Scenario) -> str:
         """Say which testbed it is, and what a message of the scenario costs there.

@@ -30,7 +30,7 @@ def few_runs(*lines: int, of: str = RUNS) -> str:
 def test_validate_prints_every_run_and_the_figures() -> None:
     text = stdout("validate", few_runs(0, 16), *CALIBRATION, "--plot", "v.svg")
     assert "h800     14B    1f1b    6         10    1081.6" in text
-    assert "all" in text.splitlines()[-1]
+    assert text.splitlines()[-1] == "90 % intervals hold 2 of 2 measurements."
     assert Path("v.svg").read_text().startswith("<?xml")
 
 
@@ -38,7 +38,7 @@ def test_validate_json_is_the_contract() -> None:
     document = json.loads(stdout("validate", few_runs(1, 4, 7, 10), *CALIBRATION, "--json"))
     assert set(document["rows"][0]) == {
         "testbed", "model", "system", "slow_links", "delay_ms", "measured_ms", "predicted_ms",
-        "error",
+        "error", "interval_ms",
     }  # fmt: skip
     assert document["ranking_agreement"] == 1
     assert abs(document["bias"]) <= document["mape"] <= 0.05
@@ -107,7 +107,7 @@ def test_throughput_json_has_the_figures_of_runs() -> None:
     document = json.loads(stdout("validate", few_throughputs(), "--json"))
     assert set(runs) - {"by_testbed"} == set(document) - {"rounding", "scaled_on"}
     assert set(document["rows"][0]) == {
-        "model", "microbatches", "system", "measured_ms", "predicted_ms", "error",
+        "model", "microbatches", "system", "measured_ms", "predicted_ms", "error", "interval_ms",
     }  # fmt: skip
     assert document["runs"] == len(document["rows"]) == 3
     assert document["worst"] <= 0.04

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from pipesim.fidelity.job import Job, Times, job_of
@@ -65,6 +66,32 @@ def test_workers_whose_messages_alone_differ(chunked: Job) -> None:
     assert ends == pytest.approx([126, 126 + 6 * 5])
     second = np.array([1])
     assert pipeline_ends_ms(chunked, durations.of(second), second)[0, :, 0] == ends[1]
+
+
+def test_workers_whose_orders_differ(tmp_path: Path) -> None:
+    scenario = Scenario(stages=3, microbatches=4, latency_ms=4)
+    first = job(lambda t, w: scenario, steps=[0], dp_ranks=1, planner="gpipe")
+    second = job(lambda t, w: scenario, steps=[0], dp_ranks=1).assign(dp_rank=1)
+    pd.concat([first, second]).to_parquet(tmp_path / "t.parquet")
+    whole, _ = job_of(read_production(tmp_path / "t.parquet"))
+    durations = Durations(whole.times, {})
+    gpipe, one_f_one_b = whole.measured_ms[0]
+    assert gpipe < one_f_one_b
+    both = pipeline_ends_ms(whole, durations)
+    assert both[0].max(axis=1) == pytest.approx([gpipe, one_f_one_b])
+    last = np.array([1])
+    assert (pipeline_ends_ms(whole, durations.of(last), last) == both[:, last]).all()
+
+
+def test_inside_a_device_nothing_is_sent(tmp_path: Path) -> None:
+    """Two stages on the last device: no message between them is known, and none is taken to be."""
+    scenario = Scenario(stages=4, microbatches=3, placement=(0, 1, 1, 0), latency_ms=[4, 0, 4])
+    frame = job(lambda t, w: scenario, steps=[0], dp_ranks=1, planner="gpipe")
+    frame.to_parquet(tmp_path / "t.parquet")
+    whole, _ = job_of(read_production(tmp_path / "t.parquet"))
+    assert whole.times.messages_ms[0, 0, 0] == pytest.approx(4)
+    ends = pipeline_ends_ms(whole, Durations(whole.times, {}))
+    assert ends.max() == pytest.approx(whole.measured_ms[0, 0])
 
 
 @pytest.mark.parametrize(

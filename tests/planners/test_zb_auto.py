@@ -41,6 +41,32 @@ def test_measured_iterations_ran_its_order_to_the_letter(delay: int, iteration: 
     assert plan(UNIT, "zb-auto").orders == measured.orders
 
 
+@pytest.mark.parametrize(
+    ("scenario", "orders"),
+    [
+        (
+            Scenario(
+                stages=3, microbatches=8, forward_ms=2, backward_ms=2, weight_ms=3, latency_ms=2,
+                activation_limit=6, released_by_b=0,
+            ),
+            "FFFFFFBWFBBWBBFWWWBWBWBW FFFFFBFBBBBWFBWFWBWBWWWW FBFBFBFBFBFBWWFBWFBWWWWW",
+        ),
+        (
+            Scenario(
+                stages=4, microbatches=6, forward_ms=[2, 4, 3, 1], backward_ms=[1, 1, 2, 4],
+                weight_ms=[3, 3, 2, 3], latency_ms=2, activation_limit=8,
+            ),
+            "FFFFFFBWBWBWBWBWBW FFFFFFBWBWBWBWBWBW FFFFBBFBFBWWBWBWWW FBFBFBFBFBFBWWWWWW",
+        ),
+    ],
+    ids=["equal stages", "unequal stages"],
+)  # fmt: skip
+def test_orders_of_the_authors_program(scenario: Scenario, orders: str) -> None:
+    """Written out once; in these, every choice and every tie changes the order."""
+    found = ["".join(op.kind for op in order) for order in plan(scenario, "zb-auto").orders]
+    assert found == orders.split()
+
+
 def test_with_room_for_d_activations_it_is_no_longer_than_zb_h1() -> None:
     """The warm-up of 1F1B, and the closed form of ZB-H1's longest stage span."""
     schedule = plan(Scenario(stages=3, microbatches=5, activation_limit=3), "zb-auto")

@@ -54,7 +54,7 @@ def test_systems_are_known_by_what_they_do() -> None:
     lab = Cluster(LAB)
     for name in ("pipemorph", "pipemorph:delegated"):
         assert lab.errors(system(name)) == (-0.02, 0.04, 0.01, 0.01)
-        assert lab.interval(system(name)) == (-0.1, 0.1)
+        assert lab.spread(system(name)) == 0.1
     for name in ("pipemorph:nccl", "search", "1f1b"):
         assert lab.errors(system(name)) == ()
         assert lab.interval_ms(system(name), 400.0) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pipesim.cli.output import Column, progress, show, show_json, show_rows
-from pipesim.cli.validating.figures import show_scores
+from pipesim.cli.validating.figures import interval_column, show_scores
 from pipesim.fidelity.calibration import Calibration, predict_all
 from pipesim.fidelity.runs import load_runs
 from pipesim.fidelity.validation import Validation
@@ -48,6 +48,7 @@ def _show_runs(validation: Validation) -> None:
             Column("delay\nms", [f"{run.delay_ms:g}" for run in runs]),
             Column("measured\nms", [f"{run.slow_ms:.1f}" for run in runs]),
             Column("predicted\nms", [f"{one.predicted_ms:.1f}" for one in predictions]),
+            *interval_column(predictions),
             Column("error\n%", [fixed(100 * one.error, 1, signed=True) for one in predictions]),
         ],
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pipesim.cli.output import Column, note, progress, show, show_json, show_rows
-from pipesim.cli.validating.figures import show_scores
+from pipesim.cli.validating.figures import interval_column, show_scores
 from pipesim.fidelity.throughput import ThroughputScores, load_throughput, predict_throughput
 from pipesim.text import fixed
 
@@ -45,6 +45,7 @@ def _show_rows(scores: ThroughputScores) -> None:
             Column("system", [one.system for one in predictions], numeric=False),
             Column("measured\nms", [f"{one.measured_ms:.1f}" for one in predictions]),
             Column("predicted\nms", [f"{one.predicted_ms:.1f}" for one in predictions]),
+            *interval_column(predictions),
             Column("error\n%", [fixed(100 * error, 1, signed=True) for error in scores.errors]),
         ],
     )
