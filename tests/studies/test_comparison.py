@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from milp import Result
@@ -56,8 +56,16 @@ def test_re_planning_is_never_slower_over_the_same_transport(
     assert result[names[0]].iteration_ms <= result[names[1]].iteration_ms * (1 + 1e-9)
 
 
+def _slower(stages: int, delay_ms: float) -> Scenario:
+    """Where a plan for the delay alone happens to be better than those for the message, too."""
+    times = {"backward_ms": 13, "weight_ms": 7}
+    return Scenario(stages=stages, microbatches=8, **times).with_delay(delay_ms, links=[1])
+
+
 @examples(1)
 @given(scenarios(limited=True), transports)
+@example(_slower(4, 25), Delegated(base_ms=4.0))
+@example(_slower(5, 15), Delegated(delegates=1, base_ms=4.0))
 def test_to_know_what_messages_cost_never_hurts(scenario: Scenario, over: Transport) -> None:
     assume(isinstance(over, Ideal | Delegated) and not getattr(over, "only_slow", False))
     knowing, ignorant = (
