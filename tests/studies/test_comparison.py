@@ -46,20 +46,28 @@ def test_worked_example(
     assert blocked == result["zerobubble"].hol_ms > 0
 
 
+def _slower(stages: int, delay_ms: float, *, link: int = 1, message_bytes: float = 0.0) -> Scenario:
+    """Where plans for more, or for less, than there is happen to be better."""
+    times = {"backward_ms": 13, "weight_ms": 7}
+    scenario = Scenario(stages=stages, microbatches=8, message_bytes=message_bytes, **times)
+    return scenario.with_delay(delay_ms, links=[link])
+
+
 @examples(4 / 3)
 @given(scenarios(limited=True), transports, st.sampled_from(["pipemorph", "search"]))
+@example(_slower(4, 5, link=2, message_bytes=4e6), Exchange(bytes_per_ms=1e6), "pipemorph")
+@example(_slower(3, 20, message_bytes=4e6), Nccl(bytes_per_ms=1e6), "pipemorph")
+@example(
+    _slower(3, 5, message_bytes=4e6),
+    Delegated(delegates=1, base_ms=1, copy_bytes_per_ms=1e6, copy_on_demand=True),
+    "pipemorph",
+)
 def test_re_planning_is_never_slower_over_the_same_transport(
     scenario: Scenario, over: Transport, planner: str
 ) -> None:
     names = f"{planner}:{over.name}", f"zerobubble:{over.name}"
     result = compare(scenario, names, transports=[over])
     assert result[names[0]].iteration_ms <= result[names[1]].iteration_ms * (1 + 1e-9)
-
-
-def _slower(stages: int, delay_ms: float) -> Scenario:
-    """Where a plan for the delay alone happens to be better than those for the message, too."""
-    times = {"backward_ms": 13, "weight_ms": 7}
-    return Scenario(stages=stages, microbatches=8, **times).with_delay(delay_ms, links=[1])
 
 
 @examples(1)
