@@ -17,6 +17,7 @@ NOUNS = (
     "files",
     "text",
     "scenario",
+    "delays",
     "units",
     "actions",
     "communication",

@@ -9,6 +9,7 @@ from typer import Argument, Option
 
 from pipesim.cli.options import Json, Quiet
 from pipesim.cli.output import Outputs
+from pipesim.cli.validating.iterations import validate_delegation, validate_dynamic
 from pipesim.cli.validating.production import validate_production
 from pipesim.cli.validating.runs import validate_runs
 from pipesim.cli.validating.throughput import validate_throughput
@@ -22,6 +23,8 @@ __all__ = ["validate"]
 EXAMPLES = (
     "pipesim validate traces/measured_iterations.csv",
     "pipesim validate traces/zero_bubble_throughput.csv",
+    "pipesim validate traces/dynamic_iterations.csv",
+    "pipesim validate traces/delegation_iterations.csv",
     "pipesim validate traces/production/trace-ST.parquet",
 )
 
@@ -34,8 +37,15 @@ def validate(
         Path | None,
         Option(
             metavar="FILE",
-            help="The testbeds' constants, from `pipesim calibrate` (for runs; default: those that "
-            "come with pipesim).",
+            help="The testbeds' constants, from `pipesim calibrate` (for H800 and A10 runs; "
+            "default: those that come with pipesim).",
+        ),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE",
+            help="The delays over time of dynamic runs (default: dynamic_trace_*.csv beside FILE).",
         ),
     ] = None,
     source: Annotated[
@@ -58,6 +68,10 @@ def validate(
     For each run, the iteration under the delay is predicted from its shape, its healthy
     iteration and the constants of its testbed.
 
+    Runs of which FILE has every iteration are predicted iteration by iteration: dynamic ones,
+    whose delays change while they run, and those that delegate all transfers. Their figures are
+    those of the medians of settled iterations.
+
     Measured throughput needs no calibration: rows are predicted from the profiled times beside
     them and one measured row of their model.
 
@@ -66,21 +80,36 @@ def validate(
     job's slowdown by stragglers (the published what-if analysis), the share of each stage, worker
     and rank, and each step predicted from the other steps only, beside their median.
     """
-    outputs = Outputs({"--plot": plot}, measured, calibration)
+    outputs = Outputs({"--plot": plot}, measured, calibration, trace)
     kind = source or kind_of(measured)
     if kind not in KINDS:
         raise ScenarioError(f"--format {kind!r} is none of {', '.join(KINDS)}")
-    if kind != "runs" and (calibration or plot):
-        option = "--calibration" if calibration else "--plot"
-        raise ScenarioError(f"{option} is for runs, not for {_OTHERS[kind]}")
+    for option, value, kinds in (
+        ("--calibration", calibration, ("runs", "dynamic", "delegation")),
+        ("--plot", plot, ("runs",)),
+        ("--trace", trace, ("dynamic",)),
+    ):
+        if value and kind not in kinds:
+            raise ScenarioError(f"{option} is for {_NAMES[kinds[0]]}, not for {_NAMES[kind]}")
     if kind == "production":
         validate_production(measured, json, quiet)
     elif kind == "throughput":
         validate_throughput(measured, json, quiet)
     else:
         testbeds = load_calibration(calibration) if calibration else shipped()
-        validate_runs(measured, testbeds, json, plot, quiet)
+        if kind == "dynamic":
+            validate_dynamic(measured, testbeds, trace, json, quiet)
+        elif kind == "delegation":
+            validate_delegation(measured, testbeds, json, quiet)
+        else:
+            validate_runs(measured, testbeds, json, plot, quiet)
     outputs.written(quiet=quiet)
 
 
-_OTHERS = {"production": "production traces", "throughput": "measured throughput"}
+_NAMES = {
+    "runs": "runs",
+    "dynamic": "dynamic runs",
+    "delegation": "delegation runs",
+    "production": "production traces",
+    "throughput": "measured throughput",
+}

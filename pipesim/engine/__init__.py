@@ -12,13 +12,13 @@ from typing import overload
 from pipesim.engine.choice import ENGINES, Engine
 from pipesim.engine.deadlocks import deadlocked
 from pipesim.engine.runs import Runs
-from pipesim.engine.simpy import run
+from pipesim.engine.simpy import Injection, run
 from pipesim.scenario import Array, Scenario
 from pipesim.schedule import Schedule
 from pipesim.timeline import Timeline
 from pipesim.transport import Transport
 
-__all__ = ["ENGINES", "Engine", "Runs", "deadlocked", "evaluate", "run", "simulate"]
+__all__ = ["ENGINES", "Engine", "Injection", "Runs", "deadlocked", "evaluate", "run", "simulate"]
 
 
 def simulate(

@@ -157,7 +157,7 @@ class Calibrator:
             read=tuple(constants),
             ratios=ratios(known),
             profiles=profiles,
-            message_bytes=max(run.message_bytes for run in runs),
+            message_bytes=float(np.median([run.message_bytes for run in runs])),
         )
 
     def _timed(self, runs: Sequence[MeasuredRun]) -> dict[str, list[MeasuredRun]]:

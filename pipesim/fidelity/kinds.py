@@ -13,6 +13,8 @@ __all__ = ["KINDS", "kind_of"]
 KINDS = {
     "runs": ("healthy_ms", "slow_ms"),
     "throughput": ("samples_per_gpu_s", "comm_ms", "iteration_ms"),
+    "dynamic": ("change_every_ms", "iteration", "elapsed_ms"),
+    "delegation": ("experiment", "dp", "iteration", "elapsed_ms"),
     "production": (),
 }
 """The kinds of measurements, and the columns by which a CSV is known as one.

@@ -19,7 +19,7 @@ from pipesim.scenario import TIME_OF, Direction, Scenario
 from pipesim.schedule import Schedule
 from planners import plan
 
-__all__ = ["Prediction", "injected_ms", "predict", "profiled", "usual_plan"]
+__all__ = ["Prediction", "clocked", "injected_ms", "predict", "profiled", "usual_plan"]
 
 
 @dataclass(frozen=True)
@@ -115,13 +115,17 @@ def _delayed(scenario: Scenario, measured: MeasuredRun, testbed: Testbed) -> Sce
     delay_ms = measured.delay_ms
     if not measured.delegated:
         delay_ms = injected_ms(delay_ms, testbed)
-        speed = testbed["idle_speed"]
-        faster = {name: speed * getattr(scenario, name) for name in TIME_OF.values()}
-        scenario = scenario.replaced(**faster)
+        scenario = clocked(scenario, testbed)
     for start, end in measured.slow_sends:
         way: Direction = "down" if end > start else "up"
         scenario = scenario.with_delay(delay_ms, [min(start, end)], directions=[way])
     return scenario
+
+
+def clocked(scenario: Scenario, testbed: Testbed) -> Scenario:
+    """Return a scenario with the operator times that it has under a delay over NCCL."""
+    speed = testbed["idle_speed"]
+    return scenario.replaced(**{name: speed * getattr(scenario, name) for name in TIME_OF.values()})
 
 
 def injected_ms(nominal_ms: float, testbed: Testbed) -> float:

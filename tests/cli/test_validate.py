@@ -18,6 +18,9 @@ TRACES = ROOT / "traces"
 RUNS = str(TRACES / "measured_iterations.csv")
 CALIBRATION = ["--calibration", str(TRACES / "calibration.toml")]
 THROUGHPUT = str(TRACES / "zero_bubble_throughput.csv")
+DYNAMIC = str(TRACES / "dynamic_iterations.csv")
+TRACE = str(TRACES / "dynamic_trace_200-400ms.csv")
+DELEGATION = str(TRACES / "delegation_iterations.csv")
 PRODUCTION = str(TRACES / "production" / "trace-ST.parquet")
 
 
@@ -117,6 +120,31 @@ def test_throughput_json_has_the_figures_of_runs() -> None:
     assert 1 < first["factor"] < 1.1
 
 
+def test_dynamic_runs_are_predicted_from_the_trace_beside_them() -> None:
+    text = stdout("validate", DYNAMIC)
+    assert "200-400   7B     pipemorph-cpu  all" in text
+    assert "ranked as measured in 1 of 1 settings." in text
+    assert text.splitlines()[-1].startswith("Single iterations: ")
+    few = few_runs(*range(15), of=DYNAMIC)
+    assert "few.csv" not in error("validate", few)
+    document = json.loads(stdout("validate", few, "--trace", TRACE, "--json"))
+    assert set(document) >= {"rows", "mape", "bias", "worst", "by_system", "ranking_agreement"}
+    assert document["rows"][0]["first_iteration"] == 10
+    assert len(document["rows"][0]["iterations_predicted_ms"]) == 6
+
+
+def test_delegation_runs_without_a_healthy_iteration_take_that_of_other_runs() -> None:
+    result = invoke("validate", DELEGATION)
+    assert "overhead    30B    all-cpu" in result.stdout
+    assert "the median of the model's zero-bubble runs in measured_iterations.csv" in result.stderr
+    text = Path(DELEGATION).read_text().replace(",30B,", ",31B,")
+    Path("delegation.csv").write_text(text)
+    Path("measured_iterations.csv").write_text(Path(RUNS).read_text())
+    result = invoke("validate", "delegation.csv")
+    assert "delegation.csv:17: left out, there are none of 31B." in result.stderr
+    assert "31B" not in result.stdout
+
+
 def test_calibrate_then_validate() -> None:
     few = few_runs(16, 28, 24, 20, 17)
     text = stdout("calibrate", few, "-o", "c.toml", "--no-leave-out")
@@ -134,6 +162,9 @@ def test_calibrate_then_validate() -> None:
         (["validate", PRODUCTION, *CALIBRATION], "--calibration is for runs"),
         (["validate", THROUGHPUT, *CALIBRATION], "for runs, not for measured throughput"),
         (["validate", THROUGHPUT, "--plot", "x.png"], "--plot is for runs"),
+        (["validate", RUNS, "--trace", TRACE], "--trace is for dynamic runs, not for runs"),
+        (["validate", DYNAMIC, "--plot", "x.png"], "--plot is for runs, not for dynamic runs"),
+        (["validate", DYNAMIC, "--trace", RUNS], ":1: has no column time_ms"),
         (["validate", RUNS, "--format", "throughput"], ":1: has no column layers"),
         (
             ["validate", PRODUCTION.replace("trace-ST.parquet", "meta-ST.yaml")],

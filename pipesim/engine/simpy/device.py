@@ -83,7 +83,7 @@ class Device:
 
     def _occupy(self, message: Message) -> Generator[Event, object, None]:
         """Run the busy kernel of an injected delay directly before a message's group."""
-        env, delay = self.state.env, self.state.occupancy_ms[message.link][message.direction]
+        env, delay = self.state.env, self.state.occupancy_ms(message, self.index)
         if delay > 0:
             self.state.record(message, "busy", self.index, env.now, env.now + delay)
             yield env.timeout(delay)

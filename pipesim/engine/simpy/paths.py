@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Hashable, Iterable
 from typing import Protocol
 
 from simpy import Event
@@ -35,11 +35,11 @@ class Wires:
     def post(self, message: Message, produced: Event) -> None:
         """Send ``message`` the moment that it is produced."""
         state = self.state
-        flight = state.delay_ms[message.link][message.direction] + state.transfer_ms(message)
 
         def send() -> None:
-            now = state.env.now
-            state.record(message, "wire", state.device_of(message), now, now + flight)
+            now, sender = state.env.now, state.device_of(message)
+            flight = state.delay_ms(message, sender) + state.transfer_ms(message)
+            state.record(message, "wire", sender, now, now + flight)
             after(state.env, flight, state.arrived[message].succeed)
 
         on(produced, send)
@@ -83,17 +83,17 @@ class Delegation:
             if not transport.copy_on_demand:
                 state.env.process(self._copy_in(d, fetched))
             for share in self._shares(posts[d]):
-                state.env.process(self._delegate(d, share))
+                state.env.process(self._delegate(d, *share))
 
-    def _shares(self, posts: Iterable[Message]) -> Iterable[list[Message]]:
+    def _shares(self, posts: Iterable[Message]) -> Iterable[tuple[Hashable, list[Message]]]:
         """Deal a device's messages to its delegates, round robin for each neighbour."""
         neighbours: dict[tuple[int, int], list[Message]] = defaultdict(list)
         for message in posts:
             peer = self.state.scenario.placement[message.consumer.stage]
             neighbours[peer, message.direction].append(message)
-        for messages in neighbours.values():
+        for neighbour, messages in neighbours.items():
             k = min(self.transport.delegates or len(messages), len(messages))
-            yield from (messages[i::k] for i in range(k))
+            yield from (((neighbour, i), messages[i::k]) for i in range(k))
 
     def post(self, message: Message, produced: Event) -> None:
         """Queue ``message`` for the copy to host memory."""
@@ -112,11 +112,13 @@ class Delegation:
             yield from self._hold(message, "copy-out", device, self._copy_ms(message))
             self._on_sending_host[message].succeed()
 
-    def _delegate(self, device: int, messages: list[Message]) -> Generator[Event, object, None]:
+    def _delegate(
+        self, device: int, name: Hashable, messages: list[Message]
+    ) -> Generator[Event, object, None]:
         for message in messages:
             yield self._on_sending_host[message]
             held_ms = self.state.transfer_ms(message)
-            held_ms += self.state.delay_ms[message.link][message.direction]
+            held_ms += self.state.delay_ms(message, (device, name))
             yield from self._hold(message, "delegate", device, held_ms)
             self._landed[message].succeed()
 

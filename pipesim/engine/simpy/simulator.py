@@ -6,10 +6,11 @@ import numpy as np
 import simpy
 
 from pipesim.engine.simpy.device import Device
+from pipesim.engine.simpy.injection import Injection
 from pipesim.engine.simpy.kernels import Kernels
 from pipesim.engine.simpy.paths import Delegation, Wires
 from pipesim.engine.simpy.state import State
-from pipesim.errors import DeadlockError
+from pipesim.errors import DeadlockError, ScheduleError
 from pipesim.program import Program
 from pipesim.scenario import KINDS, Scenario
 from pipesim.timeline import Timeline
@@ -18,21 +19,36 @@ from pipesim.transport import Delegated, Isolated
 __all__ = ["run"]
 
 
-def run(program: Program, scenario: Scenario) -> Timeline:
+def run(program: Program, scenario: Scenario, injection: Injection | None = None) -> Timeline:
     """Run ``program`` under ``scenario`` on SimPy.
 
     The program need not have been lowered for this scenario, only for its shape.
 
+    Parameters
+    ----------
+    program : Program
+        What each device launches.
+    scenario : Scenario
+        Operator times and delays.
+    injection : Injection, optional
+        Delays that change during the run, in place of the scenario's occupancy. A send has the
+        delay of the moment at which it starts: as a busy kernel, with a delegate, or in flight.
+
     Raises
     ------
     ScheduleError
-        The program does not fit the scenario.
+        The program, or the trace of the injection, does not fit the scenario.
     DeadlockError
         Some device never finishes; the error names each one's blocked instruction.
     """
     program.schedule.check_fits(scenario)
+    if injection is not None and injection.trace.links != scenario.stages - 1:
+        raise ScheduleError(
+            f"the delay trace is for {injection.trace.links} links, the scenario has "
+            f"{scenario.stages - 1}"
+        )
     transport = program.transport
-    state = State(simpy.Environment(), program, scenario)
+    state = State(simpy.Environment(), program, scenario, injection)
     paths = Delegation(state, transport) if isinstance(transport, Delegated) else Wires(state)
     kernels = Kernels(state)
     durations = _durations_ms(scenario, transport)

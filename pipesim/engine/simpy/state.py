@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 from simpy import Environment, Event
 
+from pipesim.engine.simpy.injection import Injection
 from pipesim.program import Compute, Message, Program
 from pipesim.scenario import Scenario
 from pipesim.timeline import CommSpan, PathKind
@@ -24,8 +25,15 @@ class State:
         What the messages did.
     """
 
-    def __init__(self, env: Environment, program: Program, scenario: Scenario) -> None:
+    def __init__(
+        self,
+        env: Environment,
+        program: Program,
+        scenario: Scenario,
+        injection: Injection | None = None,
+    ) -> None:
         self.env = env
+        self.injection = injection
         self.program = program
         self.scenario = scenario
         self.comm: list[CommSpan] = []
@@ -36,9 +44,23 @@ class State:
             if isinstance(instruction, Compute)
             for message in instruction.receives
         }
-        self.delay_ms: list[list[float]] = scenario.delay_ms.tolist()
         self.latency_ms: list[list[float]] = scenario.latency_ms.tolist()
-        self.occupancy_ms: list[list[float]] = scenario.occupancy_ms.tolist()
+        self._delay_ms: list[list[float]] = scenario.delay_ms.tolist()
+        self._occupancy_ms: list[list[float]] = scenario.occupancy_ms.tolist()
+
+    def occupancy_ms(self, message: Message, sender: Hashable) -> float:
+        """Time that a send which starts now keeps ``sender`` busy."""
+        link, direction = message.link, message.direction
+        if self.injection is None:
+            return self._occupancy_ms[link][direction]
+        return self.injection.delay_ms(sender, link, direction, self.env.now)
+
+    def delay_ms(self, message: Message, sender: Hashable) -> float:
+        """Delay of a send which starts now: latency and occupancy together."""
+        link, direction = message.link, message.direction
+        if self.injection is None:
+            return self._delay_ms[link][direction]
+        return self.latency_ms[link][direction] + self.occupancy_ms(message, sender)
 
     def transfer_ms(self, message: Message) -> float:
         """Time that a message's bytes take under the transport, without the link's delay."""

@@ -1,0 +1,89 @@
+"""Runs of which every iteration was measured: dynamic ones, and those that delegate all."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from pipesim.cli.output import Column, note, progress, show, show_json, show_rows
+from pipesim.cli.validating.figures import interval_column, show_scores
+from pipesim.delays import DelayTrace
+from pipesim.fidelity.calibration import Calibration
+from pipesim.fidelity.delegation import healthy_of, load_delegation, predict_delegation
+from pipesim.fidelity.dynamic import load_delays, load_dynamic, predict_dynamic, trace_beside
+from pipesim.fidelity.iterations import IterationScores
+from pipesim.fidelity.runs import load_runs
+from pipesim.text import fixed, percent
+
+__all__ = ["validate_delegation", "validate_dynamic"]
+
+HEALTHY = "measured_iterations.csv"
+"""Beside runs that have no healthy iteration: the runs that do."""
+
+
+def validate_dynamic(
+    measured: Path, calibration: Calibration, trace: Path | None, json: bool, quiet: bool
+) -> None:
+    """Predict the iterations of runs under changing delays and print how far off that is."""
+    runs = load_dynamic(measured)
+    delays = cache(load_delays)
+
+    def trace_of(changes: str) -> DelayTrace:
+        return delays(trace or trace_beside(measured, changes))
+
+    with progress(quiet) as report:
+        report(f"predicting {len(runs)} runs")
+        scores = predict_dynamic(runs, calibration.testbed, lambda one: trace_of(one.changes))
+    _show(scores, "changes\nevery ms", json, quiet)
+
+
+def validate_delegation(measured: Path, calibration: Calibration, json: bool, quiet: bool) -> None:
+    """Predict runs that delegate all transfers and print how far off that is."""
+    runs = load_delegation(measured)
+    without = [one for one in runs if not one.has_healthy]
+    beside = measured.with_name(HEALTHY)
+    if without:
+        healthy_ms = healthy_of(load_runs(beside))
+        runs = tuple(one.with_healthy(healthy_ms) for one in runs)
+    with progress(quiet) as report:
+        report(f"predicting {len(runs)} runs")
+        scores = predict_delegation(runs, calibration.testbed)
+    _show(scores, "experiment", json, quiet)
+    if without and not json and not quiet:
+        note(
+            f"{without[0].system} runs have no healthy iteration: it is the median of the model's "
+            f"zero-bubble runs in {beside.name}."
+        )
+        for one in runs:
+            if not one.has_healthy:
+                note(f"{one.measured.place}: left out, there are none of {one.measured.model}.")
+
+
+def _show(scores: IterationScores, name: str, json: bool, quiet: bool) -> None:
+    if json:
+        show_json(scores.as_dict())
+        return
+    if not quiet:
+        _show_runs(scores, name)
+    show_scores(scores, scores.by_system())
+    show("", f"Single iterations: {percent(scores.each_mape, 1)} mean absolute error.")
+
+
+def _show_runs(scores: IterationScores, name: str) -> None:
+    predictions = scores.predictions
+    runs = [one.measured for one in predictions]
+    show_rows(
+        Column(name, [one.name for one in predictions], numeric=False),
+        [
+            Column("model", [run.model for run in runs], numeric=False),
+            Column("system", [one.system for one in predictions], numeric=False),
+            Column("slow\nlinks", [run.slow_links for run in runs], numeric=False),
+            Column("delay\nms", [f"{run.delay_ms:g}" if run.delay_ms else "" for run in runs]),
+            Column("from\niteration", [str(one.settled.first) for one in predictions]),
+            Column("measured\nms", [f"{one.measured_ms:.1f}" for one in predictions]),
+            Column("predicted\nms", [f"{one.predicted_ms:.1f}" for one in predictions]),
+            Column("error\n%", [fixed(100 * error, 1, signed=True) for error in scores.errors]),
+            *interval_column(predictions),
+        ],
+    )
+    show("")

@@ -1,0 +1,48 @@
+"""Delay traces: piecewise constant, checked when made."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pipesim.delays import DelayTrace
+from pipesim.errors import ScenarioError
+
+
+def test_a_delay_counts_from_its_time_on() -> None:
+    trace = DelayTrace([10, 20], [[1, 2], [3, 4]])
+    assert trace.links == 2
+    assert trace.at(9.999) == ((0, 0), (0, 0))
+    assert trace.at(10) == trace.at(19.999) == ((1, 1), (2, 2))
+    assert trace.at(20) == trace.at(1e9) == ((3, 3), (4, 4))
+
+
+def test_directions_of_their_own() -> None:
+    assert DelayTrace([-5], [[[1, 2]]]).at(0) == ((1, 2),)
+
+
+def test_arrays_are_frozen() -> None:
+    times = np.array([0.0])
+    trace = DelayTrace(times, [[1.0]])
+    times[0] = 9
+    assert trace.times_ms.tolist() == [0]
+    with pytest.raises(ValueError, match="read-only"):
+        trace.delay_ms[0] = 1
+
+
+@pytest.mark.parametrize(
+    ("times", "delays", "message"),
+    [
+        ([0, 0], [[1], [2]], "numbers that increase"),
+        ([1, 0], [[1], [2]], "numbers that increase"),
+        ([float("nan")], [[1]], "numbers that increase"),
+        ([0], [[1], [2]], r"shape \[2, 1, 2\], expected \[1, links\]"),
+        ([0], [1], r"shape \[1\], expected \[1, links\]"),
+        ([0], [[-1]], "at least 0"),
+        ([0], [[float("inf")]], "at least 0"),
+        ([0, 1], [[1], [2, 3]], "rows of one length"),
+    ],
+)
+def test_what_is_no_trace(times: list[float], delays: list[object], message: str) -> None:
+    with pytest.raises(ScenarioError, match=message):
+        DelayTrace(times, delays)  # type: ignore[arg-type]
