@@ -59,7 +59,8 @@ def pipemorph(scenario: Scenario, *, over: str | Transport = "ideal") -> Schedul
     plan that holds least is taken.
 
     Plans for the delays alone are tried beside those for the delays and what messages cost, so that
-    to know the latter never hurts.
+    to know the latter never hurts. Where something blocks, which takes longer to try, only the best
+    of the former is.
 
     Where nothing blocks, delays that are stretched alike never make the iteration shorter: for
     every slackness of the slowest link there is one plan, made for all that it absorbs, and a
@@ -78,7 +79,7 @@ def pipemorph(scenario: Scenario, *, over: str | Transport = "ideal") -> Schedul
     where, under = (route, scenario) if route.blocks else (Ideal(), told)
     enough_ms = lower_bound_ms(told) * (1 + _SAME)
     tried: list[tuple[Timeline, Schedule]] = []
-    for orders, warmup, made_ms in _candidates(scenario, told):
+    for orders, warmup, made_ms in _candidates(scenario, told, blocks=route.blocks):
         schedule = _assuming(told, "pipemorph", orders, warmup, route)
         if made_ms <= enough_ms and not route.blocks:
             return schedule  # without running it, which takes long for large pipelines
@@ -103,17 +104,22 @@ def _most_plans(scenario: Scenario) -> int:
     return max(2, MOST_OPERATORS // (3 * scenario.stages * scenario.microbatches))
 
 
-_Plan: TypeAlias = tuple[list[list[Op]], Sequence[int] | None, float]
+_Plan: TypeAlias = tuple[Sequence[Sequence[Op]], Sequence[int] | None, float]
 """Orders, their warm-up, and how long they take."""
 
 
-def _candidates(scenario: Scenario, told: Scenario) -> Iterator[_Plan]:
+def _candidates(scenario: Scenario, told: Scenario, *, blocks: bool) -> Iterator[_Plan]:
     """Plans to choose from: for delays and messages, and, where these cost, for delays alone.
 
     The time of the latter is infinite: it is not that under all that the scenario has.
     """
     yield from islice(_plans(told), _most_plans(told))
-    if (told.delay_ms > scenario.delay_ms).any():
+    if (told.delay_ms == scenario.delay_ms).all():
+        return
+    if blocks:
+        best = pipemorph(scenario)
+        yield best.orders, best.assumed.warmup, math.inf
+    else:
         for orders, warmup, _ in islice(_plans(scenario), _most_plans(scenario)):
             yield orders, warmup, math.inf
 
@@ -182,7 +188,7 @@ def _listed(scenario: Scenario, warmup: Sequence[int]) -> ListSchedule:
 def _assuming(
     scenario: Scenario,
     name: str,
-    orders: list[list[Op]],
+    orders: Sequence[Sequence[Op]],
     warmup: Sequence[int] | None,
     over: Transport | None,
 ) -> Schedule:

@@ -317,10 +317,7 @@ def _record(comparison: Comparison, row: Row) -> str:
     if not errors:
         return f" How far off p{what} are is not known."
     mean = percent(float(np.mean(np.abs(errors))))
-    within = ""
+    text = f" P{what} were {mean} off on average over {counted(len(errors), 'run')}"
     if spread is not None:
-        within = f", 90 % of all there within ±{fixed(100 * spread, 1)} %"
-    return (
-        f" P{what} were {mean} off on average{within} ({counted(len(errors), 'run')}, each "
-        "predicted from a fit without its setting)."
-    )
+        text += f", and 90 % of those of all systems there within ±{fixed(100 * spread, 1)} %"
+    return f"{text}; each run was predicted from a fit without its setting."

@@ -106,7 +106,7 @@ class Cluster:
 
 
 def _cost(costs_ms: Array) -> str:
-    return between(costs_ms.round(2)) if costs_ms.any() else "no time that was measured"
+    return between(costs_ms.round(2)) if costs_ms.any() else "too little to tell"
 
 
 def cluster(testbed: StrPath | Testbed, ranks_per_host: int = 1) -> Cluster:

@@ -12,6 +12,7 @@ from pipesim import Scenario, plan, simulate
 from pipesim.analysis import slackness, warmup
 from pipesim.errors import ScheduleError
 from pipesim.schedule import Assumptions, Schedule
+from pipesim.transport import Delegated
 from planners import names, registry, summary
 from planners.pipemorph import initial_warmup, replanned_warmup
 from tests.strategies import scenarios
@@ -176,3 +177,13 @@ def test_other_packages_add_planners_by_entry_point(monkeypatch: pytest.MonkeyPa
     assert plan(EXAMPLE, "theirs").orders == plan(EXAMPLE, "gpipe").orders
     with pytest.raises(ScheduleError, match=r"'broken' \(no_such_package:plan\) cannot be loaded"):
         plan(EXAMPLE, "broken")
+
+
+def test_planners_that_know_no_transport_are_told_what_messages_cost() -> None:
+    slow = Scenario(message_bytes=1e6).with_delay(20, [0])
+    over = Delegated(base_ms=1, copy_bytes_per_ms=2e6)  # 2 ms a message
+    for name in ("pipemorph-published", "pipemorph", "search"):
+        assumed = plan(slow, name, over=over).assumed
+        assert assumed.delay_ms == ((22, 22), (2, 2), (2, 2))
+    assert plan(slow, "zerobubble", over=over) == plan(slow, "zerobubble")
+    assert plan(slow, "pipemorph-published").assumed.delay_ms == ((20, 20), (0, 0), (0, 0))

@@ -115,12 +115,12 @@ def test_the_advice_says_how_far_off_predictions_have_been() -> None:
     assert name == "pipemorph"
     assert text.endswith(
         "Assumes CPU delegation and messages that cost what they do on lab. Predictions of "
-        "PipeMorph on lab were 2 % off on average, 90 % of all there within ±4.0 % (4 runs, "
-        "each predicted from a fit without its setting)."
+        "PipeMorph on lab were 2 % off on average over 4 runs, and 90 % of those of all systems "
+        "there within ±4.0 %; each run was predicted from a fit without its setting."
     )
     assert "(--message-cost)" not in text
     _, text = told(pipemorph=(0.03,))
-    assert "were 3 % off on average (1 run, each" in text
+    assert "were 3 % off on average over 1 run; each" in text
     assert told()[1].endswith(" How far off predictions of PipeMorph on lab are is not known.")
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from milp import Result
@@ -46,8 +46,22 @@ def test_worked_example(
     assert blocked == result["zerobubble"].hol_ms > 0
 
 
+def _slower(stages: int, delay_ms: float, *, link: int = 1, message_bytes: float = 0.0) -> Scenario:
+    """Where plans for more, or for less, than there is happen to be better."""
+    times = {"backward_ms": 13, "weight_ms": 7}
+    scenario = Scenario(stages=stages, microbatches=8, message_bytes=message_bytes, **times)
+    return scenario.with_delay(delay_ms, links=[link])
+
+
 @examples(4 / 3)
 @given(scenarios(limited=True), transports, st.sampled_from(["pipemorph", "search"]))
+@example(_slower(4, 5, link=2, message_bytes=4e6), Exchange(bytes_per_ms=1e6), "pipemorph")
+@example(_slower(3, 20, message_bytes=4e6), Nccl(bytes_per_ms=1e6), "pipemorph")
+@example(
+    _slower(3, 5, message_bytes=4e6),
+    Delegated(delegates=1, base_ms=1, copy_bytes_per_ms=1e6, copy_on_demand=True),
+    "pipemorph",
+)
 def test_re_planning_is_never_slower_over_the_same_transport(
     scenario: Scenario, over: Transport, planner: str
 ) -> None:
@@ -58,6 +72,8 @@ def test_re_planning_is_never_slower_over_the_same_transport(
 
 @examples(1)
 @given(scenarios(limited=True), transports)
+@example(_slower(4, 25), Delegated(base_ms=4.0))
+@example(_slower(5, 15), Delegated(delegates=1, base_ms=4.0))
 def test_to_know_what_messages_cost_never_hurts(scenario: Scenario, over: Transport) -> None:
     assume(isinstance(over, Ideal | Delegated) and not getattr(over, "only_slow", False))
     knowing, ignorant = (
