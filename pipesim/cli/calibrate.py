@@ -33,7 +33,7 @@ EXAMPLES = (
 def calibrate(
     measured: Annotated[
         list[Path],
-        Argument(metavar="MEASURED.csv…", help="Measured runs, with or without a delay."),
+        Argument(metavar="MEASURED.csv", help="Measured runs, with or without a delay."),
     ],
     output: Annotated[
         Path, Option("--output", "-o", metavar="FILE", help="The calibration to write.")

@@ -77,8 +77,12 @@ def random_scenario(seed: int, most_stages: int = 5, most_microbatches: int = 12
 def test_scaled_times_give_the_same_plan(
     scenario: Scenario, data: st.DataObject, factor: float
 ) -> None:
-    """In whole numbers, which are many, ties are many too; with odd times there are none."""
-    name = data.draw(st.sampled_from([name for name in names() if name != "search"]))
+    """In whole numbers, which are many, ties are many too; with odd times there are none.
+
+    ``search`` is random, and ``pipemorph-artifact`` rounds to milliseconds.
+    """
+    others = [name for name in names() if name not in ("search", "pipemorph-artifact")]
+    name = data.draw(st.sampled_from(others))
     try:
         schedule = plan(scenario, name)
     except ScheduleError:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pipesim.engine import deadlocked
 from pipesim.program import Post
 from pipesim.replay.run.run import LinkFault, Run
-from pipesim.transport import Delegated, Nccl, Transport
+from pipesim.transport import Delegated, Exchange, Nccl, Transport
 from tests.strategies import cases, communicating, transports
 
 
@@ -50,9 +50,11 @@ def runs(draw: st.DrawFn) -> Run:
 
 
 def is_of_processes(transport: Transport) -> bool:
-    return transport.name in ("nccl", "exchange", "delegated") and not (
-        isinstance(transport, Nccl) and transport.eager_bytes
-    )
+    if isinstance(transport, Nccl):
+        return transport.eager_bytes == 0
+    if isinstance(transport, Delegated):
+        return not transport.copy_on_demand
+    return isinstance(transport, Exchange)
 
 
 def changed(run: Run, **more: Any) -> Run:
