@@ -11,7 +11,7 @@ from pipesim.errors import ScenarioError
 from pipesim.fidelity.fitting import Fitter
 from pipesim.fidelity.prediction import Prediction, predict
 from pipesim.fidelity.profiles import OperatorTimes, from_timelines, ratios
-from pipesim.fidelity.runs import MeasuredRun
+from pipesim.fidelity.runs import MeasuredRun, healthy_of
 from pipesim.fidelity.testbed import Testbed
 from pipesim.formats.measurement import Measurement
 from pipesim.scenario import Scenario
@@ -67,7 +67,7 @@ class Calibrator:
         Operator timelines of one model. They are its profile on the testbed whose healthy
         iterations they match, and tell some of that testbed's constants.
     operators : mapping of str to OperatorTimes, optional
-        The profiles of models by name.
+        The profiles of models by name, on all testbeds where one of them was run.
     progress : callable
         Told what is being fitted.
     """
@@ -139,10 +139,11 @@ class Calibrator:
         """Return a testbed with what was measured, before anything is fitted."""
         profiles: dict[str, Scenario] = {}
         constants: dict[str, float] = {}
-        for run in runs:
-            own = self.operators.get(run.model)
-            if own is not None and len(own.forward_ms) == run.stages:
-                profiles.setdefault(run.model, own.scenario(run.microbatches))
+        if any(run.model in self.operators for run in runs):
+            # The table is of this testbed, with its models that were not run here.
+            shapes = {run.model: run.microbatches for run in runs}
+            for model, own in self.operators.items():
+                profiles[model] = own.scenario(shapes.get(model, 1))
         for model, matching in self._timed(runs).items():
             assert self.timelines is not None
             found = from_timelines(self.timelines, matching)
@@ -157,6 +158,7 @@ class Calibrator:
             read=tuple(constants),
             ratios=ratios(known),
             profiles=profiles,
+            healthy_ms=healthy_of(run for run in runs if run.testbed == name),
             message_bytes=float(np.median([run.message_bytes for run in runs])),
         )
 

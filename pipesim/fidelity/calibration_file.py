@@ -47,6 +47,8 @@ def _table(testbed: Testbed) -> dict[str, object]:
         "constants": {k: v for k, v in testbed.constants.items() if np.isfinite(v)},
         "read": list(testbed.read),
     }
+    if testbed.healthy_ms:
+        table["healthy_ms"] = dict(testbed.healthy_ms)
     if testbed.errors:
         table["errors"] = {system: list(errors) for system, errors in testbed.errors.items()}
     if testbed.profiles:
@@ -103,6 +105,7 @@ def _testbed(value: object, place: Place) -> Testbed:
         whole_ms=table.take("whole_ms", truth),
         ratios=table.take("ratios", _ratios),
         profiles=table.take_or("profiles", by_name(_profile), {}),
+        healthy_ms=table.take_or("healthy_ms", by_name(_positive), {}),
         message_bytes=table.take("message_bytes", number),
         errors=table.take_or("errors", by_name(_errors), {}),
     )

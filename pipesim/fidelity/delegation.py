@@ -29,7 +29,7 @@ from pipesim.fidelity.runs import MeasuredRun
 from pipesim.fidelity.testbed import Testbed
 from pipesim.files import StrPath
 
-__all__ = ["COLUMNS", "DelegationRun", "healthy_of", "load_delegation", "predict_delegation"]
+__all__ = ["COLUMNS", "TESTBED", "DelegationRun", "load_delegation", "predict_delegation"]
 
 COLUMNS = (
     "experiment",
@@ -142,15 +142,6 @@ def _link(text: str, stages: int) -> int:
     if not 0 <= link < stages - 1:
         raise ValueError
     return link
-
-
-def healthy_of(runs: Sequence[MeasuredRun]) -> dict[str, float]:
-    """Return the healthy iteration of each model over NCCL: the median of its zero-bubble runs."""
-    times: dict[str, list[float]] = {}
-    for run in runs:
-        if run.testbed == TESTBED and run.system != "1f1b":
-            times.setdefault(run.model, []).append(run.healthy_ms)
-    return {model: float(np.median(own)) for model, own in times.items()}
 
 
 def predict_delegation(

@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 
 from pipesim.errors import FormatError
-from pipesim.fidelity.delegation import healthy_of, load_delegation
+from pipesim.fidelity.delegation import TESTBED, load_delegation
 from pipesim.fidelity.kinds import kind_of
-from pipesim.fidelity.runs import MeasuredRun, load_runs
+from pipesim.fidelity.runs import MeasuredRun, healthy_of, load_runs
 from pipesim.files import StrPath
 
 __all__ = ["load_fit_rows"]
@@ -30,7 +30,7 @@ def load_fit_rows(paths: Sequence[StrPath]) -> tuple[MeasuredRun, ...]:
         if kind not in ("runs", "delegation"):
             raise FormatError(f"holds {kind}, to which nothing is fitted", file=os.fspath(path))
     runs = [run for path, kind in kinds.items() if kind == "runs" for run in load_runs(path)]
-    healthy_ms = healthy_of(runs)
+    healthy_ms = healthy_of(run for run in runs if run.testbed == TESTBED)
     delegation = [
         one.with_healthy(healthy_ms)
         for path, kind in kinds.items()

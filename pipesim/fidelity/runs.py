@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+import numpy as np
 
 from pipesim.fidelity.rows import Row, count, name, not_negative, one_of, positive, read_rows, whole
 from pipesim.files import StrPath
 
-__all__ = ["DELEGATED", "SYSTEMS", "MeasuredRun", "load_runs"]
+__all__ = ["DELEGATED", "SYSTEMS", "MeasuredRun", "healthy_of", "load_runs"]
 
 SYSTEMS = ("1f1b", "zerobubble", "pipemorph-cpu", "pipemorph")
 """What was measured: the first two over NCCL, the others delegated while the link was slow."""
@@ -78,6 +81,18 @@ def load_runs(path: StrPath) -> tuple[MeasuredRun, ...]:
         names line and, for values, the column.
     """
     return tuple(_run(row) for row in read_rows(path, _COLUMNS))
+
+
+def healthy_of(runs: Iterable[MeasuredRun]) -> dict[str, float]:
+    """Return the healthy iteration of each model, the median of its zero-bubble runs over NCCL.
+
+    These are those of all systems but 1F1B, which share their healthy plan.
+    """
+    times: dict[str, list[float]] = {}
+    for run in runs:
+        if run.system != "1f1b":
+            times.setdefault(run.model, []).append(run.healthy_ms)
+    return {model: float(np.median(own)) for model, own in times.items()}
 
 
 _COLUMNS = (

@@ -40,6 +40,9 @@ class Testbed:
         Relative times of operators where no profile fits.
     profiles : mapping of str to Scenario
         Measured operator times of models by name, used for runs of their shape.
+    healthy_ms : mapping of str to float
+        The healthy iteration of models by name, for runs that have none: the median of their
+        zero-bubble runs over NCCL.
     message_bytes : float
         A typical message of one rank, for scenarios that tell none.
     errors : mapping of str to tuple of float
@@ -53,6 +56,7 @@ class Testbed:
     whole_ms: bool = False
     ratios: Ratios = field(default_factory=Ratios)
     profiles: Mapping[str, Scenario] = field(default_factory=dict)
+    healthy_ms: Mapping[str, float] = field(default_factory=dict)
     message_bytes: float = 0.0
     errors: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 

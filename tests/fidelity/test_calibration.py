@@ -156,13 +156,14 @@ def test_operator_times_of_a_table_are_the_profile_of_their_model(tmp_path: Path
     path = tmp_path / "operators.csv"
     path.write_text(
         "model,stage,forward_ms,backward_ms,weight_ms\n"
-        "tiny,0,8,9,5\ntiny,1,10,11,6\ntiny,2,12,10,7\n"
+        "tiny,0,8,9,5\ntiny,1,10,11,6\ntiny,2,12,10,7\nother,0,10,11,6\n"
     )
     times = load_operator_times(path)
     calibration = Calibrator([run_of("1f1b"), run_of("zerobubble")], operators=times).calibrate()
     testbed = calibration.testbeds["lab"]
     assert testbed.operators("tiny", 3, 9, 1.0).forward_ms[:, 4].tolist() == [8, 10, 12]
-    assert testbed.ratios == Ratios(1.0, 1.0, 0.6)
+    assert testbed.operators("other", 1, 9, 1.0).weight_ms.tolist() == [[6.0] * 9]
+    assert testbed.ratios == Ratios(1.0, 1.05, 0.6)
     assert testbed.operators("other", 3, 9, 1.0).weight_ms[0, 0] == 0.6
 
 

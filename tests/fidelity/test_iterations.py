@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pipesim.delays import DelayTrace
 from pipesim.errors import FormatError, ScenarioError
-from pipesim.fidelity.delegation import healthy_of, load_delegation, predict_delegation
+from pipesim.fidelity.delegation import load_delegation, predict_delegation
 from pipesim.fidelity.dynamic import (
     load_delays,
     load_dynamic,
@@ -23,7 +23,7 @@ from pipesim.fidelity.dynamic import (
 )
 from pipesim.fidelity.iterations import IterationScores, LastIterations, PredictedIterations
 from pipesim.fidelity.prediction import predict
-from pipesim.fidelity.runs import MeasuredRun, load_runs
+from pipesim.fidelity.runs import MeasuredRun
 from pipesim.fidelity.shipped import shipped
 from tests import ROOT
 
@@ -48,7 +48,7 @@ def test_dynamic_runs_are_predicted_within_the_promised_errors() -> None:
 
 
 def test_delegation_runs_are_predicted_within_the_promised_errors() -> None:
-    healthy_ms = healthy_of(load_runs(TRACES / "measured_iterations.csv"))
+    healthy_ms = CALIBRATION.testbeds["h800"].healthy_ms
     runs = [one.with_healthy(healthy_ms) for one in load_delegation(DELEGATION)]
     scores = predict_delegation(runs, CALIBRATION.testbed)
     assert len(scores.predictions) == 6

@@ -9,16 +9,12 @@ from pipesim.cli.output import Column, note, progress, show, show_json, show_row
 from pipesim.cli.validating.figures import interval_column, show_scores
 from pipesim.delays import DelayTrace
 from pipesim.fidelity.calibration import Calibration
-from pipesim.fidelity.delegation import healthy_of, load_delegation, predict_delegation
+from pipesim.fidelity.delegation import load_delegation, predict_delegation
 from pipesim.fidelity.dynamic import load_delays, load_dynamic, predict_dynamic, trace_beside
 from pipesim.fidelity.iterations import IterationScores
-from pipesim.fidelity.runs import load_runs
 from pipesim.text import fixed, percent
 
 __all__ = ["validate_delegation", "validate_dynamic"]
-
-HEALTHY = "measured_iterations.csv"
-"""Beside runs that have no healthy iteration: the runs that do."""
 
 
 def validate_dynamic(
@@ -41,10 +37,9 @@ def validate_delegation(measured: Path, calibration: Calibration, json: bool, qu
     """Predict runs that delegate all transfers and print how far off that is."""
     runs = load_delegation(measured)
     without = [one for one in runs if not one.has_healthy]
-    beside = measured.with_name(HEALTHY)
     if without:
-        healthy_ms = healthy_of(load_runs(beside))
-        runs = tuple(one.with_healthy(healthy_ms) for one in runs)
+        testbed = calibration.testbed(without[0].measured)
+        runs = tuple(one.with_healthy(testbed.healthy_ms) for one in runs)
     with progress(quiet) as report:
         report(f"predicting {len(runs)} runs")
         scores = predict_delegation(runs, calibration.testbed)
@@ -52,7 +47,7 @@ def validate_delegation(measured: Path, calibration: Calibration, json: bool, qu
     if without and not json and not quiet:
         note(
             f"{without[0].system} runs have no healthy iteration: it is the median of the model's "
-            f"zero-bubble runs in {beside.name}."
+            "zero-bubble runs that the testbed was fitted to."
         )
         for one in runs:
             if not one.has_healthy:

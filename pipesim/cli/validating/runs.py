@@ -9,7 +9,7 @@ from pipesim.cli.validating.figures import interval_column, show_scores
 from pipesim.fidelity.calibration import Calibration, predict_all
 from pipesim.fidelity.runs import load_runs
 from pipesim.fidelity.validation import Validation
-from pipesim.text import fixed
+from pipesim.text import fixed, percent
 
 __all__ = ["validate_runs"]
 
@@ -29,11 +29,17 @@ def validate_runs(
             report("drawing")
             save(scatter(validation), plot)
     if json:
-        show_json(validation.as_dict())
+        show_json(validation.as_dict() | {"left_out": calibration.left_out})
     else:
         if not quiet:
             _show_runs(validation)
         _show_figures(validation)
+        if calibration.left_out is not None:
+            show(
+                f"Of the {len(calibration.fitted_to)} runs of the calibration, each predicted from "
+                "a fit without its setting: "
+                f"{percent(calibration.left_out, 1)} mean absolute error."
+            )
 
 
 def _show_runs(validation: Validation) -> None:
