@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pipesim import Scenario, plan, simulate
 from pipesim.analysis import lower_bound_ms
 from pipesim.schedule import Schedule
+from pipesim.transport import Delegated
 from planners.search import list_schedules, search
 from tests.strategies import examples, scenarios
 
@@ -61,6 +62,16 @@ def test_it_stops_where_its_plan_meets_the_bound() -> None:
 def test_it_may_plan_for_nccl() -> None:
     for_nccl = simulate(LIMITED, search(LIMITED, over="nccl"), "nccl").iteration_ms
     assert for_nccl <= simulate(LIMITED, search(LIMITED), "nccl").iteration_ms
+
+
+@examples(1 / 5)
+@given(scenarios(limited=True), st.sampled_from([0.5, 3.0, 20.0]))
+def test_to_know_what_messages_cost_never_hurts(scenario: Scenario, cost_ms: float) -> None:
+    untold = search(scenario, moves=200)
+    for over in (Delegated(base_ms=cost_ms), Delegated(copy_base_ms=cost_ms, copy_on_demand=True)):
+        told = search(scenario, over=over, moves=200)
+        own, other = (simulate(scenario, one, over).iteration_ms for one in (told, untold))
+        assert own <= other * (1 + 1e-9)
 
 
 def test_several_stages_on_a_device() -> None:
