@@ -57,7 +57,8 @@ def testbed_named(name: StrPath) -> Testbed:
     file, colon, wanted = text.rpartition(":")
     if colon and not Path(text).exists():
         return _only(file, wanted)
-    if not Path(text).exists() and Path(text).name == text and Path(text).suffix != ".toml":
+    is_name = Path(text).name == text and Path(text).suffix != ".toml"
+    if not text or (is_name and not Path(text).exists()):
         known = ", ".join(ours)
         raise ScenarioError(f"unknown testbed {text!r}: one of {known}, or a calibration file")
     return _only(text, "")

@@ -77,6 +77,8 @@ class Cluster:
         """
         ranks, sizes = self.ranks_per_host, scenario.message_bytes
         name = f"testbed {self.testbed.name}" + (f", {ranks} ranks per host" if ranks > 1 else "")
+        if ranks > 1 and "host_gib_per_s" not in self.testbed.constants:
+            name += " (what they share is not known, and taken as nothing)"
         if not sizes.size:
             return f"{name}: one stage sends no messages"
         costs = ", ".join(

@@ -44,7 +44,11 @@ def test_it_says_what_a_message_costs() -> None:
     lab = Cluster(LAB)
     after = "; 50 ms after the pipeline are not included"
     assert lab.described(lab.sized(SLOW)) == SAYS + after
-    assert Cluster(LAB, 8).described(SLOW).startswith("testbed lab, 8 ranks per host: ")
+    shared = "testbed lab, 8 ranks per host"
+    unknown = f"{shared} (what they share is not known, and taken as nothing): "
+    assert Cluster(LAB, 8).described(SLOW).startswith(unknown)
+    known = replace(LAB, constants={"host_gib_per_s": 9.0})
+    assert Cluster(known, 8).described(SLOW).startswith(f"{shared}: ")
     sizes = SLOW.replaced(message_bytes=[10 * MIB, MIB, MIB])
     assert "messages of 1 to 10 MiB take 0.1 to 0.98 ms over NCCL, 3.1 to" in lab.described(sizes)
     assert lab.described(Scenario(stages=1)) == "testbed lab: one stage sends no messages"

@@ -152,6 +152,11 @@ class ScenarioOptions:
             limits = parsed("--activation-limit", parsing.limits, self.activation_limit)
             scenario = replace(scenario, activation_limit=_by_device(limits, scenario))
         if (size := self._message_size()) is not None:
+            if cluster and not size:
+                raise ScenarioError(
+                    "a size of 0 stands for none given, and --testbed gives those one: leave it "
+                    "out, or give another size"
+                )
             scenario = scenario.replaced(message_bytes=size)
         scenario = cluster.sized(scenario) if cluster else scenario
         scenario = scenario.interleaved(cut) if cut > 1 else scenario
