@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -15,10 +16,12 @@ from pipesim.fidelity.calibration import Calibration, Calibrator
 from pipesim.fidelity.calibration_file import save_calibration
 from pipesim.fidelity.constants import CONSTANTS
 from pipesim.fidelity.fit_rows import load_fit_rows
+from pipesim.fidelity.fitting import RUNS_EACH
 from pipesim.fidelity.profiles import load_operator_times
+from pipesim.fidelity.runs import MeasuredRun
 from pipesim.fidelity.testbed import Testbed
 from pipesim.formats.measurement import Measurement
-from pipesim.text import listed, plain
+from pipesim.text import counted, listed, plain
 
 __all__ = ["calibrate"]
 
@@ -76,7 +79,7 @@ def calibrate(
         calibrator = Calibrator(runs, _timelines(timelines), times, progress=report)
         calibration = calibrator.checked() if leave_out else calibrator.calibrate()
     save_calibration(calibration, output)
-    _show(calibration, leave_out)
+    _show(calibration, runs, leave_out)
     outputs.written(quiet=quiet)
 
 
@@ -99,7 +102,7 @@ def _value(testbed: Testbed, name: str) -> str:
     return f"{shown} (read)" if name in testbed.read else shown
 
 
-def _show(calibration: Calibration, checked: bool) -> None:
+def _show(calibration: Calibration, runs: Sequence[MeasuredRun], checked: bool) -> None:
     testbeds = calibration.testbeds
     show_rows(
         Column("constant", list(CONSTANTS), numeric=False),
@@ -118,7 +121,7 @@ def _show(calibration: Calibration, checked: bool) -> None:
         "their error by less than 0.1 %.",
         "",
         f"mean absolute error      {100 * calibration.residual:.2f} % over "
-        f"{len(calibration.fitted_to)} runs",
+        f"{counted(len(runs), 'run')}",
     ]
     if calibration.left_out is not None:
         lines.append(
@@ -128,4 +131,15 @@ def _show(calibration: Calibration, checked: bool) -> None:
     alone = [name for name, testbed in testbeds.items() if not testbed.errors]
     if alone and checked:
         lines.append(f"{listed(alone)}: a single setting, so nothing says how far off others are")
+    for name in testbeds:
+        lines += _untold(name, [run for run in runs if run.testbed == name])
     show("", *lines)
+
+
+def _untold(name: str, runs: Sequence[MeasuredRun]) -> Iterator[str]:
+    """What the runs of a testbed cannot tell, however they came out."""
+    if len(runs) < RUNS_EACH:
+        yield f"{name}: a single run, and a constant needs {RUNS_EACH}: none is fitted"
+    for delegated, how in ((True, "through delegates"), (False, "over NCCL")):
+        if all(run.delegated is not delegated for run in runs):
+            yield f"{name}: no run is {how}, so what messages cost there is taken as nothing"

@@ -19,12 +19,12 @@ from pipesim.fidelity.runs import MeasuredRun
 from pipesim.fidelity.testbed import Testbed
 from pipesim.scenario import Scenario
 
-__all__ = ["WORTH", "Fitter"]
+__all__ = ["RUNS_EACH", "WORTH", "Fitter"]
 
 WORTH = 0.001
 """By how much a constant has to lower the loss: a tenth of a percent."""
 
-_ENOUGH = 2
+RUNS_EACH = 2
 """Runs that a constant needs."""
 
 
@@ -64,7 +64,7 @@ class Fitter:
         whole = replace(bare, whole_ms=True)
         best = min((bare, whole), key=lambda testbed: self.loss(testbed, runs))
         chosen: tuple[str, ...] = ()
-        for _ in range(min(MOST_FITTED, len(runs) // _ENOUGH)):
+        for _ in range(min(MOST_FITTED, len(runs) // RUNS_EACH)):
             trials = [
                 (self._descend(best, (*chosen, name), runs), name)
                 for name in CONSTANTS

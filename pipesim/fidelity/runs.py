@@ -121,6 +121,7 @@ def _run(row: Row) -> MeasuredRun:
         count if delegated else whole,
         "a whole number above 0" if delegated else "a whole number",
     )
+    delay_ms = row.take("delay_ms", not_negative, "a time of at least 0")
     return MeasuredRun(
         testbed=row.take("testbed", name, "a name"),
         model=row.take("model", name, "a name"),
@@ -132,10 +133,10 @@ def _run(row: Row) -> MeasuredRun:
         slow_links=row.take("slow_links", str, "links"),
         slow_sends=row.take(
             "slow_sends",
-            lambda text: _sends(text, stages),
+            lambda text: _sends(text, stages, some=delay_ms > 0),
             f"sends between neighbours such as '2>3 3>2', stages 0 to {stages - 1}",
         ),
-        delay_ms=row.take("delay_ms", not_negative, "a time of at least 0"),
+        delay_ms=delay_ms,
         delegates=delegates or None,
         healthy_ms=row.take("healthy_ms", positive, "a time above 0"),
         slow_ms=row.take("slow_ms", positive, "a time above 0"),
@@ -143,8 +144,10 @@ def _run(row: Row) -> MeasuredRun:
     )
 
 
-def _sends(text: str, stages: int) -> tuple[tuple[int, int], ...]:
+def _sends(text: str, stages: int, *, some: bool) -> tuple[tuple[int, int], ...]:
     sends = []
+    if some and not text.strip():
+        raise ValueError
     for part in text.split():
         match = re.fullmatch(r"([0-9]{1,4})>([0-9]{1,4})", part)
         if match is None:

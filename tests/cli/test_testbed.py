@@ -132,6 +132,8 @@ def test_other_options_go_before_the_testbed() -> None:
     [
         ("--testbed h801", "unknown testbed 'h801': one of h800, a10, or a calibration file"),
         ("--testbed none.toml", "none.toml"),
+        ("--testbed=", "unknown testbed ''"),
+        ("--testbed h800 --message-mib 0", "a size of 0 stands for none given"),
         ("--ranks-per-host 2", "--ranks-per-host is for --testbed"),
         ("--testbed h800 --ranks-per-host 0", "--ranks-per-host"),
         ("--message-mib 1 --message-bytes 1", "give --message-mib or --message-bytes, not both"),
@@ -190,6 +192,21 @@ def test_two_runs_make_a_testbed() -> None:
     text = stdout("compare", *SLOW, "--testbed", "mine.toml")
     assert "How far off predictions of PipeMorph on mine are is not known." in text
     assert "90 % in" not in text
+
+
+def test_what_runs_cannot_tell_is_said() -> None:
+    single = "a single run, and a constant needs 2: none is fitted"
+    for row, other in ((1, "through delegates"), (2, "over NCCL")):
+        lines = TWO.splitlines()
+        Path("runs.csv").write_text(f"{lines[0]}\n{lines[row]}\n")
+        text = stdout("calibrate", "runs.csv", "-o", "mine.toml")
+        assert "over 1 run\n" in text
+        assert f"mine: {single}" in text
+        assert f"mine: no run is {other}, so what messages cost there is taken as nothing" in text
+    Path("runs.csv").write_text(TWO)
+    text = stdout("calibrate", "runs.csv", "-o", "mine.toml")
+    assert single not in text
+    assert "taken as nothing" not in text
 
 
 def test_settings_left_out_tell_how_far_off_predictions_are() -> None:
