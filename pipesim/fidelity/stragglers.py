@@ -135,6 +135,7 @@ def explain_job(
         Told what is being simulated.
     """
     whole, notes = job_of(trace)
+    notes = (*trace.notes, *notes)
     slow_steps = tuple(_slow_steps(whole, report))
     job = _only(whole, whole.usual)
     report("the job as it is")

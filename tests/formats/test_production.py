@@ -10,6 +10,7 @@ import pytest
 
 from pipesim.engine import simulate
 from pipesim.errors import FormatError
+from pipesim.fidelity.stragglers import explain_job
 from pipesim.formats.measurement import Measurement
 from pipesim.formats.production import import_production, read_production
 from pipesim.formats.production.workers import slow_ranks
@@ -262,3 +263,16 @@ def test_fuzz(tmp_path: Path, save: Save) -> None:
             assert str(error).startswith(str(path))  # noqa: PT017
             errors += 1
     assert errors > tries(4 / 3)
+
+
+def test_times_that_are_hardly_seconds_are_told(save: Callable[[pd.DataFrame], Path]) -> None:
+    frame = small()
+    seconds = read_production(save(frame))
+    assert seconds.notes == ()
+    frame[["start_ts", "duration"]] *= 1e3
+    (note,) = read_production(save(frame)).notes
+    assert note == (
+        "operators take 25000 ms each (median): times are read as seconds; are the file's in "
+        "another unit?"
+    )
+    assert note in explain_job(read_production(save(frame))).notes

@@ -27,7 +27,7 @@ from pipesim.formats.tally import Dropped
 from pipesim.program import Message
 from pipesim.scenario import Array, Scenario
 from pipesim.schedule import Op, Schedule
-from pipesim.text import counted
+from pipesim.text import counted, milliseconds
 from pipesim.timeline import CommSpan, OpSpan, Timeline
 
 if TYPE_CHECKING:
@@ -401,6 +401,10 @@ def _peers(rows: pd.DataFrame) -> Iterator[Dropped]:
         yield Dropped(why, places, len(rows))
 
 
+_LONG_MS = 10_000.0
+"""What an operator hardly takes: the times may be in another unit."""
+
+
 def _notes(
     iterations: tuple[ProductionIteration, ...], skipped: list[str], sends: int
 ) -> Iterator[str]:
@@ -409,6 +413,12 @@ def _notes(
         yield (
             f"skipped {counted(len(skipped), 'partial or contradictory iteration')}: "
             f"{skipped[0]}{more}"
+        )
+    usual_ms = float(np.median([one.times_ms for one in iterations]))
+    if usual_ms > _LONG_MS:
+        yield (
+            f"operators take {milliseconds(usual_ms)} each (median): times are read as seconds; "
+            "are the file's in another unit?"
         )
     silent = sum(not one.has_messages for one in iterations)
     if silent and iterations[0].schedule.devices > 1:
