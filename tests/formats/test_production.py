@@ -276,3 +276,8 @@ def test_times_that_are_hardly_seconds_are_told(save: Callable[[pd.DataFrame], P
         "another unit?"
     )
     assert note in explain_job(read_production(save(frame))).notes
+
+
+def test_operators_that_take_no_time_are_no_job(save: Callable[[pd.DataFrame], Path]) -> None:
+    with pytest.raises(FormatError, match="says that no operator takes any time"):
+        read_production(save(small().assign(duration=0.0)))

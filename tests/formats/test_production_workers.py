@@ -20,7 +20,7 @@ from pipesim.formats.production.messages import transfers_ms
 from pipesim.formats.production.workers import slow_places, slow_stages, slower
 from pipesim.scenario import Scenario
 from planners import plan
-from tests.formats.production_traces import JOB, SHIPPED, job, made_job
+from tests.formats.production_traces import JOB, SHIPPED, job, made_job, small
 from tests.strategies import examples
 
 STAGES, MICROBATCHES = 4, 8
@@ -315,6 +315,32 @@ def test_clocks_that_differ_by_the_same_time_in_all_steps(
         assert one.iteration_ms == pytest.approx(
             simulate(what, plan(what, "1f1b")).iteration_ms, abs=1.1
         )
+
+
+@given(st.floats(-1e6, 1e6), st.booleans())
+def test_the_clock_of_a_whole_worker(
+    tmp_path_factory: pytest.TempPathFactory, late_ms: float, gathered: bool
+) -> None:
+    """Workers wait for each other; one kind of wait alone may be a late worker."""
+    frame = small(steps=3, dp_ranks=2)
+    reduced = frame[frame["optype"] == "params-all-gather"].assign(
+        optype="grads-reduce-scatter", start_ts=np.float32(1.105), duration=np.float32(0.01)
+    )
+    kept = frame if gathered else frame[frame["optype"] != "params-all-gather"]
+    right = pd.concat([kept, reduced]).astype({"start_ts": float, "seq_id": "int32"})
+    moved = right.assign(start_ts=right["start_ts"] + late_ms / 1e3 * (right["dp_rank"] == 1))
+    path = tmp_path_factory.mktemp("job") / "job.parquet"
+    moved.to_parquet(path)
+    trace = read_production(path)
+    first, second = (one.start_ms.min() for one in trace.iterations[:2])
+    if not gathered:
+        assert trace.notes == ()
+        assert second - first == pytest.approx(late_ms, abs=1e-3)
+        return
+    assert abs(second - first) < 12  # as long as they wait for each other
+    if abs(late_ms) > 12:
+        assert trace.notes[0].endswith(f": dp rank 1 by {-late_ms:+,.1f} ms")
+        assert second == pytest.approx(first, abs=1e-2)
 
 
 def test_a_clock_that_jumps_in_one_step_is_not_set_right(tmp_path: Path) -> None:

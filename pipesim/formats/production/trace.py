@@ -231,6 +231,8 @@ def read_production(path: StrPath, *, step: int | None = None) -> ProductionTrac
     computes = np.array([name in COMPUTE for name in names])[codes]
     if not computes.any():
         raise FormatError("has no forward-compute and no backward-compute", file=file)
+    if not (rows["end_ms"] > rows["start_ms"])[computes].any():
+        raise FormatError("says that no operator takes any time", file=file)
     inside = computes | np.array([communication(name) for name in names])[codes]
     outside = rows[~inside]
     left_out += _outside(outside)
