@@ -311,13 +311,20 @@ def _record(comparison: Comparison, row: Row) -> str:
     """How far off predictions of a system were on the testbed; empty if there is no testbed."""
     if comparison.cluster is None:
         return ""
+    more_ms = comparison.cluster.testbed["replanned_ms"] if row.replanned else 0.0
+    after = (
+        f" Re-planned iterations on {comparison.cluster.name} ended {milliseconds(more_ms)} later, "
+        "which nothing explains and which is not included."
+        if more_ms
+        else ""
+    )
     what = f"redictions of {row.system.title} on {comparison.cluster.name}"
     errors = comparison.cluster.errors(row.system)
     spread = comparison.cluster.spread(row.system)
     if not errors:
-        return f" How far off p{what} are is not known."
+        return f"{after} How far off p{what} are is not known."
     mean = percent(float(np.mean(np.abs(errors))))
-    text = f" P{what} were {mean} off on average over {counted(len(errors), 'run')}"
+    text = f"{after} P{what} were {mean} off on average over {counted(len(errors), 'run')}"
     if spread is not None:
         text += f", and 90 % of those of all systems there within ±{fixed(100 * spread, 1)} %"
     return f"{text}; each run was predicted from a fit without its setting."

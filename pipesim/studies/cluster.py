@@ -12,7 +12,7 @@ from pipesim.fidelity.testbed import Testbed
 from pipesim.files import StrPath
 from pipesim.scenario import Array, Scenario
 from pipesim.studies.systems import SYSTEMS, System
-from pipesim.text import milliseconds, plain
+from pipesim.text import listed, milliseconds, plain
 from pipesim.transport import Transport
 
 __all__ = ["Cluster", "cluster"]
@@ -91,9 +91,17 @@ class Cluster:
             if small == large
             else f"messages of {small} to {large} MiB take"
         )
-        after = self.testbed.after_ms
-        rest = f"; {milliseconds(after)} after the pipeline are not included" if after else ""
-        return f"{name}: {what} {costs}{rest}"
+        rest = listed(
+            [
+                f"{milliseconds(ms)} {when}"
+                for ms, when in (
+                    (self.testbed.after_ms, "after the pipeline"),
+                    (self.testbed["replanned_ms"], "after re-planned ones"),
+                )
+                if ms
+            ]
+        )
+        return f"{name}: {what} {costs}" + (f"; {rest} are not included" if rest else "")
 
     def as_dict(self, scenario: Scenario) -> dict[str, object]:
         """The testbed, and what messages of the scenario cost on each link, in JSON types."""
@@ -104,6 +112,7 @@ class Cluster:
             "nccl_ms": self.transport("nccl").costs_ms(scenario).tolist(),
             "delegated_ms": self.transport("delegated").costs_ms(scenario).tolist(),
             "after_ms": self.testbed.after_ms,
+            "replanned_ms": self.testbed["replanned_ms"],
         }
 
 

@@ -46,6 +46,9 @@ def test_it_says_what_a_message_costs() -> None:
     assert lab.described(lab.sized(SLOW)) == SAYS + after
     shared = "testbed lab, 8 ranks per host"
     unknown = f"{shared} (what they share is not known, and taken as nothing): "
+    more = Cluster(replace(LAB, constants={**LAB.constants, "replanned_ms": 280.0}))
+    later = "; 50 ms after the pipeline and 280 ms after re-planned ones are not included"
+    assert more.described(lab.sized(SLOW)) == SAYS + later
     assert Cluster(LAB, 8).described(SLOW).startswith(unknown)
     known = replace(LAB, constants={"host_gib_per_s": 9.0})
     assert Cluster(known, 8).described(SLOW).startswith(f"{shared}: ")
@@ -126,6 +129,17 @@ def test_the_advice_says_how_far_off_predictions_have_been() -> None:
     _, text = told(pipemorph=(0.03,))
     assert "were 3 % off on average over 1 run; each" in text
     assert told()[1].endswith(" How far off predictions of PipeMorph on lab are is not known.")
+
+
+def test_the_advice_says_what_nothing_explains() -> None:
+    later = " Re-planned iterations on lab ended 280 ms later, which nothing explains and which "
+    bed = replace(LAB, constants={**LAB.constants, "replanned_ms": 280.0})
+    assert later in advice(compare(SLOW, testbed=bed))
+    assert later not in advice(compare(SLOW, testbed=LAB))
+    assert later not in advice(compare(SLOW.without_delay(), testbed=bed))
+    document = compare(SLOW, ["1f1b"], testbed=bed).as_dict()["testbed"]
+    assert isinstance(document, dict)
+    assert document["replanned_ms"] == 280
 
 
 def test_no_difference_is_claimed_within_the_error_of_predictions() -> None:
