@@ -106,7 +106,7 @@ def _testbed(value: object, place: Place) -> Testbed:
         ratios=table.take("ratios", _ratios),
         profiles=table.take_or("profiles", by_name(_profile), {}),
         healthy_ms=table.take_or("healthy_ms", by_name(_positive), {}),
-        message_bytes=table.take("message_bytes", number),
+        message_bytes=table.take("message_bytes", _not_negative),
         errors=table.take_or("errors", by_name(_errors), {}),
     )
     table.close()
@@ -139,15 +139,19 @@ def _positive(value: object, place: Place) -> float:
     return parsed
 
 
+def _not_negative(value: object, place: Place) -> float:
+    parsed = number(value, place)
+    if parsed < 0:
+        raise place.error(f"must not be negative, but is {parsed:g}")
+    return parsed
+
+
 def _constants(value: object, place: Place) -> dict[str, float]:
     table = Table(value, place)
     constants = {}
     for name, constant in CONSTANTS.items():
-        parse = number if constant.unit == "ms" else _positive
-        given = table.take_or(name, parse, None)
+        given = table.take_or(name, _not_negative if constant.unit == "ms" else _positive, None)
         if given is not None:
-            if given < 0:
-                raise place.at(name).error(f"must not be negative, but is {given:g}")
             constants[name] = given
     table.close()
     return constants

@@ -232,6 +232,7 @@ def test_calibrations_survive_their_file(
             "testbed.lab.errors.fast: must hold errors",
         ),
         ("delegate_ms = 3.0", "delegate_ms = -3.0", "delegate_ms: must not be negative"),
+        ("message_bytes = 8", "message_bytes = -8", "message_bytes: must not be negative"),
         ("delegate_ms = 3.0", "delegates_ms = 3.0", "did you mean delegate_ms?"),
         ("host_gib_per_s = 8.0", "host_gib_per_s = 0.0", "must be above 0"),
         ("weight = 1.0\n", "", "the key testbed.lab.ratios.weight is missing"),
