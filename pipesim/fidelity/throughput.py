@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from pipesim.engine import simulate
 from pipesim.errors import ScenarioError, ScheduleError
@@ -264,6 +265,7 @@ def _with_spread(
     return replace(one, spread=spread(o.measured_ms / o.predicted_ms - 1 for o in others))
 
 
+@cache
 def profiled_ms(row: Throughput) -> float:
     """Return what an iteration takes if everything takes what the profile says.
 
