@@ -15,7 +15,7 @@ from functools import cache
 
 from pipesim.engine import simulate
 from pipesim.errors import ScenarioError, ScheduleError
-from pipesim.fidelity.intervals import spread
+from pipesim.fidelity.intervals import around, spread
 from pipesim.fidelity.rows import Row, count, name, not_negative, one_of, positive, read_rows
 from pipesim.fidelity.scores import Scores
 from pipesim.files import StrPath
@@ -161,9 +161,7 @@ class ThroughputPrediction:
     @property
     def interval_ms(self) -> tuple[float, float] | None:
         """Where the measured time is 90 % of the time; None where no other model tells."""
-        if self.spread is None:
-            return None
-        return self.predicted_ms * (1 - self.spread), self.predicted_ms * (1 + self.spread)
+        return around(self.predicted_ms, self.spread)
 
     @property
     def system(self) -> str:
