@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 
 import numpy as np
 
@@ -22,9 +21,10 @@ from pipesim.fidelity.iterations import (
     LastIterations,
     PredictedIterations,
     elapsed_ms,
+    rows_of_runs,
 )
 from pipesim.fidelity.prediction import predict
-from pipesim.fidelity.rows import Row, count, name, not_negative, one_of, positive, read_rows
+from pipesim.fidelity.rows import Row, count, name, not_negative, one_of, positive
 from pipesim.fidelity.runs import MeasuredRun
 from pipesim.fidelity.testbed import Testbed
 from pipesim.files import StrPath
@@ -100,10 +100,7 @@ def load_delegation(path: StrPath) -> tuple[DelegationRun, ...]:
         The file cannot be read, lacks a column, or has a value that cannot be; a run lacks
         iterations.
     """
-    rows = read_rows(path, COLUMNS)
-    same = [column for column in COLUMNS if column not in ("iteration", "elapsed_ms")]
-    groups = groupby(rows, key=lambda row: tuple(row.values[column] for column in same))
-    return tuple(_run(list(group)) for _, group in groups)
+    return tuple(map(_run, rows_of_runs(path, COLUMNS)))
 
 
 def _run(rows: Sequence[Row]) -> DelegationRun:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +23,7 @@ from pipesim.fidelity.iterations import (
     LastIterations,
     PredictedIterations,
     elapsed_ms,
+    rows_of_runs,
 )
 from pipesim.fidelity.prediction import clocked, injected_ms, profiled, usual_plan
 from pipesim.fidelity.rows import Row, count, name, not_negative, one_of, read_rows
@@ -95,10 +95,7 @@ def load_dynamic(path: StrPath) -> tuple[DynamicRun, ...]:
         The file cannot be read, lacks a column, or has a value that cannot be; a run lacks
         iterations.
     """
-    rows = read_rows(path, COLUMNS)
-    same = ("testbed", "model", "stages", "microbatches", "system", "change_every_ms")
-    groups = groupby(rows, key=lambda row: tuple(row.values[column] for column in same))
-    return tuple(_run(list(group)) for _, group in groups)
+    return tuple(map(_run, rows_of_runs(path, COLUMNS)))
 
 
 def _run(rows: Sequence[Row]) -> DynamicRun:

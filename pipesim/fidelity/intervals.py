@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-__all__ = ["COVERED", "spread"]
+__all__ = ["COVERED", "around", "spread"]
 
 COVERED = 0.9
 """The part of measurements that an interval holds."""
@@ -40,3 +40,14 @@ def spread(errors: Iterable[float]) -> float | None:
     if len(sizes) < _FEWEST:
         return None
     return sizes[min(math.ceil(COVERED * (len(sizes) + 1)), len(sizes)) - 1]
+
+
+def around(predicted_ms: float, spread: float | None) -> tuple[float, float] | None:
+    """Return where the measured time is 90 % of the time; None where no spread is known.
+
+    Examples
+    --------
+    >>> around(400.0, 0.05)
+    (380.0, 420.0)
+    """
+    return None if spread is None else (predicted_ms * (1 - spread), predicted_ms * (1 + spread))

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 
 from pipesim.errors import FormatError
-from pipesim.fidelity.rows import Row, count, positive
+from pipesim.fidelity.intervals import around
+from pipesim.fidelity.rows import Row, count, positive, read_rows
 from pipesim.fidelity.runs import MeasuredRun
 from pipesim.fidelity.scores import Scores
+from pipesim.files import StrPath
 
-__all__ = ["FIRST_SLOW", "IterationScores", "LastIterations", "PredictedIterations", "elapsed_ms"]
+__all__ = [
+    "FIRST_SLOW",
+    "IterationScores",
+    "LastIterations",
+    "PredictedIterations",
+    "elapsed_ms",
+    "rows_of_runs",
+]
 
 FIRST_SLOW = 9
 """The first iteration that may be slow. The injector starts with the one before, and is late."""
@@ -37,6 +47,22 @@ class LastIterations:
     def median_ms(self) -> float:
         """Their median."""
         return float(np.median(self.elapsed_ms))
+
+
+def rows_of_runs(path: StrPath, columns: Collection[str]) -> list[list[Row]]:
+    """Read a CSV with a row for each iteration of each run, and return the rows of each run.
+
+    Rows are of one run where they follow each other and all these columns but ``iteration`` and
+    ``elapsed_ms`` agree.
+
+    Raises
+    ------
+    FormatError
+        See :func:`.rows.read_rows`.
+    """
+    same = [column for column in columns if column not in ("iteration", "elapsed_ms")]
+    groups = groupby(read_rows(path, columns), key=lambda row: [row.values[one] for one in same])
+    return [list(group) for _, group in groups]
 
 
 def elapsed_ms(rows: Sequence[Row], first: int, last: int | None = None) -> LastIterations:
@@ -110,9 +136,7 @@ class PredictedIterations:
     @property
     def interval_ms(self) -> tuple[float, float] | None:
         """Where the measured median is 90 % of the time; None where that is not known."""
-        if self.spread is None:
-            return None
-        return self.predicted_ms * (1 - self.spread), self.predicted_ms * (1 + self.spread)
+        return around(self.predicted_ms, self.spread)
 
     @property
     def errors(self) -> list[float]:

@@ -13,6 +13,7 @@ import numpy as np
 from pipesim.analysis import warmup
 from pipesim.engine import Runs, evaluate
 from pipesim.errors import ScenarioError
+from pipesim.fidelity.intervals import around
 from pipesim.fidelity.runs import MeasuredRun
 from pipesim.fidelity.testbed import Testbed
 from pipesim.scenario import TIME_OF, Direction, Scenario
@@ -58,9 +59,7 @@ class Prediction:
     @property
     def interval_ms(self) -> tuple[float, float] | None:
         """Where the measured time is 90 % of the time; None where that is not known."""
-        if self.spread is None:
-            return None
-        return self.predicted_ms * (1 - self.spread), self.predicted_ms * (1 + self.spread)
+        return around(self.predicted_ms, self.spread)
 
     @property
     def error(self) -> float:

@@ -11,10 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from pipesim.engine import simulate
 from pipesim.errors import ScenarioError, ScheduleError
-from pipesim.fidelity.intervals import spread
+from pipesim.fidelity.intervals import around, spread
 from pipesim.fidelity.rows import Row, count, name, not_negative, one_of, positive, read_rows
 from pipesim.fidelity.scores import Scores
 from pipesim.files import StrPath
@@ -160,9 +161,7 @@ class ThroughputPrediction:
     @property
     def interval_ms(self) -> tuple[float, float] | None:
         """Where the measured time is 90 % of the time; None where no other model tells."""
-        if self.spread is None:
-            return None
-        return self.predicted_ms * (1 - self.spread), self.predicted_ms * (1 + self.spread)
+        return around(self.predicted_ms, self.spread)
 
     @property
     def system(self) -> str:
@@ -264,6 +263,7 @@ def _with_spread(
     return replace(one, spread=spread(o.measured_ms / o.predicted_ms - 1 for o in others))
 
 
+@cache
 def profiled_ms(row: Throughput) -> float:
     """Return what an iteration takes if everything takes what the profile says.
 
