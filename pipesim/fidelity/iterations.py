@@ -83,6 +83,8 @@ class PredictedIterations:
     spread : float, optional
         How far off predictions of runs whose delay does not change have been at most, 90 % of the
         time, as a part of them.
+    medians_ms : tuple of float
+        What their median may be instead, where what was injected is not known to the moment.
     """
 
     measured: MeasuredRun
@@ -91,6 +93,7 @@ class PredictedIterations:
     settled: LastIterations
     each_ms: tuple[float, ...]
     spread: float | None = None
+    medians_ms: tuple[float, ...] = ()
 
     @property
     def setting(self) -> tuple[object, ...]:
@@ -112,7 +115,8 @@ class PredictedIterations:
         """Where the measured median is 90 % of the time; None where that is not known."""
         if self.spread is None:
             return None
-        return self.predicted_ms * (1 - self.spread), self.predicted_ms * (1 + self.spread)
+        possible_ms = (self.predicted_ms, *self.medians_ms)
+        return min(possible_ms) * (1 - self.spread), max(possible_ms) * (1 + self.spread)
 
     @property
     def errors(self) -> list[float]:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -134,6 +135,25 @@ def test_changes_are_noticed_up_to_a_tenth_of_a_second_late() -> None:
         assert early == predict_iterations(run, H800, DelayTrace([seen_ms], [[40, 40, 40]]), 1)
     never = predict_iterations(run, H800, DelayTrace([1e6], [[40, 40, 40]]), 2)
     assert never[0] == never[1] == pytest.approx(predict(run, H800).predicted_ms)
+
+
+@pytest.mark.parametrize("system", RUNS)
+@pytest.mark.parametrize("ahead_ms", [-50.0, 0.0, 50.0])
+def test_intervals_hold_whenever_the_injector_began(system: str, ahead_ms: float) -> None:
+    run = RUNS[system]
+    _, *truth = predict_iterations(run.measured, H800, TRACE, 7, ahead_ms=ahead_ms)
+    made = replace(run, settled=LastIterations(10, tuple(truth)))
+    (prediction,) = predict_dynamic([made], lambda _: H800, lambda _: TRACE).predictions
+    low, high = prediction.interval_ms or (np.nan, np.nan)
+    assert low < prediction.measured_ms < high
+    assert low < prediction.predicted_ms < high
+
+
+def test_a_clock_that_is_ahead_is_a_trace_that_is_early() -> None:
+    """Where both are whole sleeps."""
+    run, early = RUNS["zerobubble"].measured, DelayTrace(TRACE.times_ms - 100, TRACE.delay_ms)
+    ahead = predict_iterations(run, H800, TRACE, 4, ahead_ms=100.0)
+    assert ahead == pytest.approx(predict_iterations(run, H800, early, 4))
 
 
 def test_a_trace_of_other_links() -> None:
