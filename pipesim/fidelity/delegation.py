@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from pipesim.fidelity.iterations import (
     IterationScores,
     LastIterations,
     PredictedIterations,
+    by_run,
     elapsed_ms,
 )
 from pipesim.fidelity.prediction import predict
@@ -101,9 +101,7 @@ def load_delegation(path: StrPath) -> tuple[DelegationRun, ...]:
         iterations.
     """
     rows = read_rows(path, COLUMNS)
-    same = [column for column in COLUMNS if column not in ("iteration", "elapsed_ms")]
-    groups = groupby(rows, key=lambda row: tuple(row.values[column] for column in same))
-    return tuple(_run(list(group)) for _, group in groups)
+    return tuple(_run(own) for own in by_run(rows, COLUMNS))
 
 
 def _run(rows: Sequence[Row]) -> DelegationRun:

@@ -7,10 +7,10 @@ set only now and then: a rank before every 64th of its NCCL sends, a delegate be
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ from pipesim.fidelity.iterations import (
     IterationScores,
     LastIterations,
     PredictedIterations,
+    by_run,
     elapsed_ms,
 )
 from pipesim.fidelity.prediction import clocked, injected_ms, profiled, usual_plan
@@ -103,9 +104,7 @@ def load_dynamic(path: StrPath) -> tuple[DynamicRun, ...]:
         iterations.
     """
     rows = read_rows(path, COLUMNS)
-    same = ("testbed", "model", "stages", "microbatches", "system", "change_every_ms")
-    groups = groupby(rows, key=lambda row: tuple(row.values[column] for column in same))
-    return tuple(_run(list(group)) for _, group in groups)
+    return tuple(_run(own) for own in by_run(rows, COLUMNS))
 
 
 def _run(rows: Sequence[Row]) -> DynamicRun:
@@ -128,12 +127,30 @@ def _run(rows: Sequence[Row]) -> DynamicRun:
         slow_ms=settled.median_ms,
         place=row.place,
     )
-    return DynamicRun(measured, row.take("change_every_ms", name, "a name"), settled)
+    return DynamicRun(
+        measured, row.take("change_every_ms", _changes, "a name such as 200-400"), settled
+    )
+
+
+def _changes(text: str) -> str:
+    """Parse what is a part of a file's name."""
+    if not re.fullmatch(r"[\w.-]{1,40}", text):
+        raise ValueError
+    return text
 
 
 def trace_beside(path: StrPath, changes: str) -> Path:
-    """Return the file with the delays of a run: ``dynamic_trace_{changes}ms.csv`` beside it."""
-    return Path(path).with_name(f"dynamic_trace_{changes}ms.csv")
+    """Return the file with the delays of a run: ``dynamic_trace_{changes}ms.csv`` beside it.
+
+    Raises
+    ------
+    FormatError
+        There is none.
+    """
+    beside = Path(path).parent / f"dynamic_trace_{changes}ms.csv"
+    if not beside.is_file():
+        raise FormatError(f"needs {beside.name} beside it, or --trace FILE", file=os.fspath(path))
+    return beside
 
 
 def load_delays(path: StrPath) -> DelayTrace:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,14 @@ from pipesim.fidelity.rows import Row, count, positive
 from pipesim.fidelity.runs import MeasuredRun
 from pipesim.fidelity.scores import Scores
 
-__all__ = ["FIRST_SLOW", "IterationScores", "LastIterations", "PredictedIterations", "elapsed_ms"]
+__all__ = [
+    "FIRST_SLOW",
+    "IterationScores",
+    "LastIterations",
+    "PredictedIterations",
+    "by_run",
+    "elapsed_ms",
+]
 
 FIRST_SLOW = 9
 """The first iteration that may be slow. The injector starts with the one before, and is late."""
@@ -39,18 +46,27 @@ class LastIterations:
         return float(np.median(self.elapsed_ms))
 
 
+def by_run(rows: Iterable[Row], columns: Iterable[str]) -> Iterable[list[Row]]:
+    """Group the rows of iterations by run, which is what all other columns say."""
+    same = [column for column in columns if column not in ("iteration", "elapsed_ms")]
+    runs: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        runs.setdefault(tuple(row.values[column].strip() for column in same), []).append(row)
+    return runs.values()
+
+
 def elapsed_ms(rows: Sequence[Row], first: int, last: int | None = None) -> LastIterations:
     """Return the times of the iterations ``first`` to ``last`` (default: all that follow).
 
     Raises
     ------
     FormatError
-        One of them is missing, or iterations do not follow each other.
+        One of them is missing, or iterations are not 1, 2, 3 …
     """
     numbers = [row.take("iteration", count, "a whole number above 0") for row in rows]
     if numbers != list(range(1, len(rows) + 1)):
         raise FormatError(
-            "the iterations of a run must be in rows that follow each other, counted from 1",
+            "the iterations of a run must be in order, each once, counted from 1",
             file=rows[0].file,
             line=rows[0].line,
         )

@@ -195,6 +195,7 @@ LOADERS: dict[Path, Callable[[Path], object]] = {DYNAMIC: load_dynamic, DELEGATI
         (DYNAMIC, "1f1b,200-400,9,1314.7", "1f1b,200-400,9,-1", "elapsed_ms must be a time"),
         (DYNAMIC, "h800,7B,4,12,zerobubble,200-400,8,374.2\n", "", ":17: the iterations of a run"),
         (DYNAMIC, "1f1b", "2f2b", ":2: system must be one of 1f1b, zerobubble"),
+        (DYNAMIC, "200-400", "a/b", ":2: change_every_ms must be a name such as 200-400"),
         (DELEGATION, "all-cpu,,0,", "all-cpu,3,0,", ":2: slow_links must be links from 0 to 2"),
         (DELEGATION, "all-cpu", "some-cpu", ":2: system must be one of all-cpu, pipemorph-cpu"),
         (DELEGATION, ",10,all-cpu", ",0,all-cpu", ":2: message_mib must be a size above 0"),
@@ -210,6 +211,18 @@ def test_a_wrong_value_is_named_with_its_place(
     with pytest.raises(FormatError) as caught:
         LOADERS[source](path)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("source", [DYNAMIC, DELEGATION])
+def test_rows_may_be_sorted_by_iteration(tmp_path: Path, source: Path) -> None:
+    head, *lines = source.read_text().splitlines()
+    path = tmp_path / "runs.csv"
+    path.write_text("\n".join([head, *sorted(lines, key=lambda line: int(line.split(",")[-2]))]))
+    kept = [
+        replace(one, measured=replace(one.measured, place="")) for one in LOADERS[source](source)
+    ]
+    runs = [replace(one, measured=replace(one.measured, place="")) for one in LOADERS[source](path)]
+    assert list(map(repr, runs)) == list(map(repr, kept))
 
 
 def test_too_few_iterations(tmp_path: Path) -> None:
