@@ -37,6 +37,7 @@ def test_the_shipped_runs() -> None:
         (",1f1b,", ",2f2b,", "runs.csv:2: system must be one of 1f1b, zerobubble"),
         ("6>7 7>6", "6>7 7>8", "runs.csv:2: slow_sends must be sends between neighbours"),
         ("6>7 7>6", "6-7", "runs.csv:2: slow_sends must be sends"),
+        ("6>7 7>6", "", "runs.csv:2: delay_ms is 10, but slow_sends names no send"),
         (",871.8,", ",nan,", "runs.csv:2: healthy_ms must be a time above 0, not 'nan'"),
         (",871.8,", ",-1,", "runs.csv:2: healthy_ms must be a time above 0"),
         (",1084.5,3\n", ",1084.5\n", "runs.csv:2: does not have as many values as the header"),
