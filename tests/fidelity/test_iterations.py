@@ -197,6 +197,7 @@ LOADERS: dict[Path, Callable[[Path], object]] = {DYNAMIC: load_dynamic, DELEGATI
         (DYNAMIC, "1f1b", "2f2b", ":2: system must be one of 1f1b, zerobubble"),
         (DYNAMIC, "200-400", "a/b", ":2: change_every_ms must be a name such as 200-400"),
         (DELEGATION, "all-cpu,,0,", "all-cpu,3,0,", ":2: slow_links must be links from 0 to 2"),
+        (DELEGATION, "all-cpu,,0,", "all-cpu,,5,", ":2: delay_ms is 5, but slow_links names no"),
         (DELEGATION, "all-cpu", "some-cpu", ":2: system must be one of all-cpu, pipemorph-cpu"),
         (DELEGATION, ",10,all-cpu", ",0,all-cpu", ":2: message_mib must be a size above 0"),
     ],
