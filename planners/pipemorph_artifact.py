@@ -102,10 +102,13 @@ class _Artifact(ListScheduler):
             return False
         return super().may_start(kind, s)
 
-    def dispatch(self, device: int, now: float, events: list[tuple[float, int, int]]) -> None:
-        """Start what may start on a device."""
-        super().dispatch(device, now, events)
-        s = device  # one stage each
-        waits = self.idle[s] and self.forwards[s] == self.activations[s] >= self.warmup[s]
-        if waits and not self.backwards[s] and s + 1 < len(self.warmup) and self.b_ended[s + 1]:
+    def _happen(self, what: int, s: int, now: float, events: list[tuple[float, int, int]]) -> None:
+        # What a stage found when it had nothing to run matters once it has a forward again.
+        if what == self._ACTIVATION and self._waits_for_gradient(s):
             self.warmup[s] = self.n
+        super()._happen(what, s, now, events)
+
+    def _waits_for_gradient(self, s: int) -> bool:
+        """Whether a stage has run all its forwards, and a gradient has left the next one."""
+        waits = self.idle[s] and self.forwards[s] == self.activations[s] >= self.least[s]
+        return waits and s + 1 < len(self.least) and self.b_ended[s + 1] > 0

@@ -96,7 +96,7 @@ CONSTANTS = {
         "after re-planned pipelines",
         "pipemorph",
         0.0,
-        (0, 20, 50, 100, 150, 200, 250, 280, 300, 320, 340, 360, 400),
+        tuple(range(0, 420, 20)),
     ),
 }
 """All constants there are.

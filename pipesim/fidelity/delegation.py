@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pipesim.errors import ScenarioError
+from pipesim.errors import FormatError, ScenarioError
 from pipesim.fidelity.iterations import (
     FIRST_SLOW,
     IterationScores,
@@ -115,6 +115,11 @@ def _run(rows: Sequence[Row]) -> DelegationRun:
         lambda text: tuple(_link(part, stages) for part in text.split()),
         f"links from 0 to {stages - 2}",
     )
+    delay_ms = row.take("delay_ms", not_negative, "a time of at least 0")
+    if delay_ms and not links:
+        raise FormatError(
+            f"delay_ms is {delay_ms:g}, but slow_links names no link", file=row.file, line=row.line
+        )
     measured = MeasuredRun(
         testbed=TESTBED,
         model=row.take("model", name, "a name"),
@@ -125,7 +130,7 @@ def _run(rows: Sequence[Row]) -> DelegationRun:
         message_bytes=row.take("message_mib", positive, "a size above 0") * 2**20,
         slow_links=row.values["slow_links"].strip(),
         slow_sends=tuple(end for i in links for end in ((i, i + 1), (i + 1, i))),
-        delay_ms=row.take("delay_ms", not_negative, "a time of at least 0"),
+        delay_ms=delay_ms,
         delegates=DELEGATES[system],
         healthy_ms=float(healthy),
         slow_ms=settled.median_ms,

@@ -7,6 +7,7 @@ set only now and then: a rank before every 64th of its NCCL sends, a delegate be
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -61,6 +62,13 @@ NCCL_LOOKS_EVERY, DELEGATE_LOOKS_EVERY = 64, 1
 
 POLLED_MS = 100.0
 """The injector's sleep."""
+
+CLOCKS_MS = tuple(POLLED_MS * part for part in (-0.5, -0.25, 0.0, 0.25, 0.5))
+"""How far the senders' clocks may be ahead of the injector's: up to half of its sleep either way.
+
+A rank that looks just before or just after a change keeps what it finds for several iterations,
+so one that is off by 30 ms may change their median by a fifth.
+"""
 
 DELEGATES = 6
 MESSAGE_BYTES = 10 * 2**20
@@ -118,12 +126,30 @@ def _run(rows: Sequence[Row]) -> DynamicRun:
         slow_ms=settled.median_ms,
         place=row.place,
     )
-    return DynamicRun(measured, row.take("change_every_ms", name, "a name"), settled)
+    return DynamicRun(
+        measured, row.take("change_every_ms", _changes, "a name such as 200-400"), settled
+    )
+
+
+def _changes(text: str) -> str:
+    """Parse what is a part of a file's name."""
+    if not re.fullmatch(r"[\w.-]{1,40}", text):
+        raise ValueError
+    return text
 
 
 def trace_beside(path: StrPath, changes: str) -> Path:
-    """Return the file with the delays of a run: ``dynamic_trace_{changes}ms.csv`` beside it."""
-    return Path(path).with_name(f"dynamic_trace_{changes}ms.csv")
+    """Return the file with the delays of a run: ``dynamic_trace_{changes}ms.csv`` beside it.
+
+    Raises
+    ------
+    FormatError
+        There is none.
+    """
+    beside = Path(path).parent / f"dynamic_trace_{changes}ms.csv"
+    if not beside.is_file():
+        raise FormatError(f"needs {beside.name} beside it, or --trace FILE", file=os.fspath(path))
+    return beside
 
 
 def load_delays(path: StrPath) -> DelayTrace:
@@ -158,6 +184,9 @@ def predict_dynamic(
 ) -> IterationScores:
     """Predict the settled iterations of runs, each from its healthy ones and the delays.
 
+    An iteration is the median over what the injector's clock may have been (:data:`CLOCKS_MS`), and
+    the interval of a run holds what any of them gives.
+
     Raises
     ------
     ScenarioError
@@ -165,29 +194,40 @@ def predict_dynamic(
     """
     predictions = []
     for one in runs:
-        own, count_slow = testbed(one.measured), 1 + len(one.settled.elapsed_ms)
-        _, *settled = predict_iterations(one.measured, own, trace(one), count_slow)
+        own, delays, count_slow = testbed(one.measured), trace(one), 1 + len(one.settled.elapsed_ms)
+        settled = np.array(
+            [
+                predict_iterations(one.measured, own, delays, count_slow, ahead_ms=ahead_ms)[1:]
+                for ahead_ms in CLOCKS_MS
+            ]
+        )
         predictions.append(
             PredictedIterations(
                 one.measured,
                 one.changes,
                 one.measured.system,
                 one.settled,
-                tuple(settled),
+                tuple(np.median(settled, axis=0).tolist()),
                 own.spread(one.measured.system),
+                tuple(np.median(settled, axis=1).tolist()),
             )
         )
     return IterationScores(predictions)
 
 
 def predict_iterations(
-    measured: MeasuredRun, testbed: Testbed, trace: DelayTrace, iterations: int
+    measured: MeasuredRun,
+    testbed: Testbed,
+    trace: DelayTrace,
+    iterations: int,
+    *,
+    ahead_ms: float = 0.0,
 ) -> tuple[float, ...]:
     """Predict the iterations from the first slow one on, in ms.
 
-    They follow each other on the trace's clock, which starts with the last healthy iteration; no
-    measured time but the healthy one is used. ``pipemorph`` plans anew at the start of each but
-    the first, for the delays that are set then.
+    They follow each other on the trace's clock, which starts with the last healthy iteration, or
+    ``ahead_ms`` before it; no measured time but the healthy one is used. ``pipemorph`` plans anew
+    at the start of each but the first, for the delays that are set then.
 
     Raises
     ------
@@ -203,7 +243,7 @@ def predict_iterations(
     if not measured.delegated:
         scenario = clocked(scenario, testbed)
     injection = _injection(measured, testbed, trace)
-    clock_ms, times = measured.healthy_ms, []
+    clock_ms, times = measured.healthy_ms + ahead_ms, []
     for index in range(iterations):
         replans = measured.system == "pipemorph" and index > 0
         now = np.array(injection.trace.at(clock_ms)) if replans else None

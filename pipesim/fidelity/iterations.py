@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 import numpy as np
 
 from pipesim.errors import FormatError
-from pipesim.fidelity.intervals import around
 from pipesim.fidelity.rows import Row, count, positive, read_rows
 from pipesim.fidelity.runs import MeasuredRun
 from pipesim.fidelity.scores import Scores
@@ -52,8 +50,7 @@ class LastIterations:
 def rows_of_runs(path: StrPath, columns: Collection[str]) -> list[list[Row]]:
     """Read a CSV with a row for each iteration of each run, and return the rows of each run.
 
-    Rows are of one run where they follow each other and all these columns but ``iteration`` and
-    ``elapsed_ms`` agree.
+    Rows are of one run where all these columns but ``iteration`` and ``elapsed_ms`` agree.
 
     Raises
     ------
@@ -61,8 +58,10 @@ def rows_of_runs(path: StrPath, columns: Collection[str]) -> list[list[Row]]:
         See :func:`.rows.read_rows`.
     """
     same = [column for column in columns if column not in ("iteration", "elapsed_ms")]
-    groups = groupby(read_rows(path, columns), key=lambda row: [row.values[one] for one in same])
-    return [list(group) for _, group in groups]
+    runs: dict[tuple[str, ...], list[Row]] = {}
+    for row in read_rows(path, columns):
+        runs.setdefault(tuple(row.values[column].strip() for column in same), []).append(row)
+    return list(runs.values())
 
 
 def elapsed_ms(rows: Sequence[Row], first: int, last: int | None = None) -> LastIterations:
@@ -71,12 +70,12 @@ def elapsed_ms(rows: Sequence[Row], first: int, last: int | None = None) -> Last
     Raises
     ------
     FormatError
-        One of them is missing, or iterations do not follow each other.
+        One of them is missing, or iterations are not 1, 2, 3 …
     """
     numbers = [row.take("iteration", count, "a whole number above 0") for row in rows]
     if numbers != list(range(1, len(rows) + 1)):
         raise FormatError(
-            "the iterations of a run must be in rows that follow each other, counted from 1",
+            "the iterations of a run must be in order, each once, counted from 1",
             file=rows[0].file,
             line=rows[0].line,
         )
@@ -109,6 +108,8 @@ class PredictedIterations:
     spread : float, optional
         How far off predictions of runs whose delay does not change have been at most, 90 % of the
         time, as a part of them.
+    medians_ms : tuple of float
+        What their median may be instead, where what was injected is not known to the moment.
     """
 
     measured: MeasuredRun
@@ -117,6 +118,7 @@ class PredictedIterations:
     settled: LastIterations
     each_ms: tuple[float, ...]
     spread: float | None = None
+    medians_ms: tuple[float, ...] = ()
 
     @property
     def setting(self) -> tuple[object, ...]:
@@ -136,7 +138,10 @@ class PredictedIterations:
     @property
     def interval_ms(self) -> tuple[float, float] | None:
         """Where the measured median is 90 % of the time; None where that is not known."""
-        return around(self.predicted_ms, self.spread)
+        if self.spread is None:
+            return None
+        possible_ms = (self.predicted_ms, *self.medians_ms)
+        return min(possible_ms) * (1 - self.spread), max(possible_ms) * (1 + self.spread)
 
     @property
     def errors(self) -> list[float]:

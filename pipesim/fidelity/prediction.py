@@ -112,6 +112,8 @@ def predict(measured: MeasuredRun, testbed: Testbed, healthy: Scenario | None = 
 
 def _delayed(scenario: Scenario, measured: MeasuredRun, testbed: Testbed) -> Scenario:
     delay_ms = measured.delay_ms
+    if not (delay_ms and measured.slow_sends):
+        return scenario
     if not measured.delegated:
         delay_ms = injected_ms(delay_ms, testbed)
         scenario = clocked(scenario, testbed)

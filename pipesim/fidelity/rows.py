@@ -68,8 +68,8 @@ def read_rows(path: StrPath, columns: Collection[str]) -> list[Row]:
     Raises
     ------
     FormatError
-        The file cannot be read, is no CSV, lacks a column, or a line has too many or too few
-        values.
+        The file cannot be read, is no CSV, lacks a column or has it twice, or a line has too many
+        or too few values.
     """
     file = os.fspath(path)
     reader = csv.DictReader(io.StringIO(read_text(path), newline=""), strict=True)
@@ -81,6 +81,8 @@ def read_rows(path: StrPath, columns: Collection[str]) -> list[Row]:
         missing = [column for column in columns if column not in header]
         if missing:
             raise FormatError(f"has no column {missing[0]}", file=file, line=1)
+        if twice := [column for column in columns if header.count(column) > 1]:
+            raise FormatError(f"has several columns {twice[0]}", file=file, line=1)
         for values in reader:
             if None in values or None in values.values():
                 raise FormatError(
@@ -90,7 +92,7 @@ def read_rows(path: StrPath, columns: Collection[str]) -> list[Row]:
     except csv.Error as error:
         raise FormatError(f"is not CSV: {error}", file=file, line=reader.line_num) from None
     if not rows:
-        raise FormatError("holds no runs", file=file)
+        raise FormatError("has a header, but no rows", file=file)
     return rows
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipesim.errors import FormatError
 from pipesim.fidelity.rows import Row, count, name, not_negative, one_of, positive, read_rows, whole
 from pipesim.files import StrPath
 
@@ -77,8 +78,8 @@ def load_runs(path: StrPath) -> tuple[MeasuredRun, ...]:
     Raises
     ------
     FormatError
-        The file cannot be read, lacks a column, or has a value that cannot be; the error
-        names line and, for values, the column.
+        The file cannot be read, lacks a column, or has a value that cannot be, or a delay of
+        nothing; the error names line and, for values, the column.
     """
     return tuple(_run(row) for row in read_rows(path, _COLUMNS))
 
@@ -122,6 +123,15 @@ def _run(row: Row) -> MeasuredRun:
         "a whole number above 0" if delegated else "a whole number",
     )
     delay_ms = row.take("delay_ms", not_negative, "a time of at least 0")
+    slow_sends = row.take(
+        "slow_sends",
+        lambda text: _sends(text, stages),
+        f"sends between neighbours such as '2>3 3>2', stages 0 to {stages - 1}",
+    )
+    if delay_ms and not slow_sends:
+        raise FormatError(
+            f"delay_ms is {delay_ms:g}, but slow_sends names no send", file=row.file, line=row.line
+        )
     return MeasuredRun(
         testbed=row.take("testbed", name, "a name"),
         model=row.take("model", name, "a name"),
@@ -131,11 +141,7 @@ def _run(row: Row) -> MeasuredRun:
         gpus_per_node=row.take("gpus_per_node", count, "a whole number above 0"),
         message_bytes=row.take("message_mib", positive, "a size above 0") * 2**20,
         slow_links=row.take("slow_links", str, "links"),
-        slow_sends=row.take(
-            "slow_sends",
-            lambda text: _sends(text, stages, some=delay_ms > 0),
-            f"sends between neighbours such as '2>3 3>2', stages 0 to {stages - 1}",
-        ),
+        slow_sends=slow_sends,
         delay_ms=delay_ms,
         delegates=delegates or None,
         healthy_ms=row.take("healthy_ms", positive, "a time above 0"),
@@ -144,10 +150,8 @@ def _run(row: Row) -> MeasuredRun:
     )
 
 
-def _sends(text: str, stages: int, *, some: bool) -> tuple[tuple[int, int], ...]:
+def _sends(text: str, stages: int) -> tuple[tuple[int, int], ...]:
     sends = []
-    if some and not text.strip():
-        raise ValueError
     for part in text.split():
         match = re.fullmatch(r"([0-9]{1,4})>([0-9]{1,4})", part)
         if match is None:

@@ -127,11 +127,19 @@ def test_dynamic_runs_are_predicted_from_the_trace_beside_them() -> None:
     assert "ranked as measured in 1 of 1 settings." in text
     assert text.splitlines()[-1].startswith("Single iterations: ")
     few = few_runs(*range(15), of=DYNAMIC)
-    assert "few.csv" not in error("validate", few)
+    missing = "few.csv: needs dynamic_trace_200-400ms.csv beside it, or --trace FILE"
+    assert missing in error("validate", few)
     document = json.loads(stdout("validate", few, "--trace", TRACE, "--json"))
     assert set(document) >= {"rows", "mape", "bias", "worst", "by_system", "ranking_agreement"}
     assert document["rows"][0]["first_iteration"] == 10
     assert len(document["rows"][0]["iterations_predicted_ms"]) == 6
+
+
+def test_one_trace_is_not_for_two_rates_of_change() -> None:
+    lines = Path(DYNAMIC).read_text().splitlines()
+    other = [line.replace("200-400", "50-300") for line in lines[1:]]
+    Path("two.csv").write_text("\n".join(lines + other))
+    assert "of several (200-400, 50-300)" in error("validate", "two.csv", "--trace", TRACE)
 
 
 def test_delegation_runs_without_a_healthy_iteration_take_that_of_other_runs() -> None:

@@ -70,6 +70,14 @@ def test_a_profile_gives_the_healthy_iteration_back() -> None:
         assert healthy + 20 == pytest.approx(run.healthy_ms, rel=1e-6)
 
 
+@pytest.mark.parametrize("system", ["1f1b", "zerobubble"])
+@pytest.mark.parametrize("without", [{"delay_ms": 0.0}, {"slow_sends": ()}])
+def test_a_run_without_a_delay_is_the_healthy_one(system: str, without: dict[str, object]) -> None:
+    testbed = replace(TRUTH, constants={**TRUTH.constants, "idle_speed": 0.95})
+    run = run_of(system, **without)
+    assert predict(run, testbed).predicted_ms == pytest.approx(run.healthy_ms, rel=1e-6)
+
+
 def test_a_fit_finds_the_constants_that_made_the_runs() -> None:
     runs = made_by(TRUTH)
     calibration = Calibrator(runs).calibrate()

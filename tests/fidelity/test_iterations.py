@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -136,6 +137,25 @@ def test_changes_are_noticed_up_to_a_tenth_of_a_second_late() -> None:
     assert never[0] == never[1] == pytest.approx(predict(run, H800).predicted_ms)
 
 
+@pytest.mark.parametrize("system", RUNS)
+@pytest.mark.parametrize("ahead_ms", [-50.0, 0.0, 50.0])
+def test_intervals_hold_whenever_the_injector_began(system: str, ahead_ms: float) -> None:
+    run = RUNS[system]
+    _, *truth = predict_iterations(run.measured, H800, TRACE, 7, ahead_ms=ahead_ms)
+    made = replace(run, settled=LastIterations(10, tuple(truth)))
+    (prediction,) = predict_dynamic([made], lambda _: H800, lambda _: TRACE).predictions
+    low, high = prediction.interval_ms or (np.nan, np.nan)
+    assert low < prediction.measured_ms < high
+    assert low < prediction.predicted_ms < high
+
+
+def test_a_clock_that_is_ahead_is_a_trace_that_is_early() -> None:
+    """Where both are whole sleeps."""
+    run, early = RUNS["zerobubble"].measured, DelayTrace(TRACE.times_ms - 100, TRACE.delay_ms)
+    ahead = predict_iterations(run, H800, TRACE, 4, ahead_ms=100.0)
+    assert ahead == pytest.approx(predict_iterations(run, H800, early, 4))
+
+
 def test_a_trace_of_other_links() -> None:
     with pytest.raises(
         ScenarioError, match=r"csv:2: the delay trace is for 2 links, the run has 3"
@@ -175,7 +195,9 @@ LOADERS: dict[Path, Callable[[Path], object]] = {DYNAMIC: load_dynamic, DELEGATI
         (DYNAMIC, "1f1b,200-400,9,1314.7", "1f1b,200-400,9,-1", "elapsed_ms must be a time"),
         (DYNAMIC, "h800,7B,4,12,zerobubble,200-400,8,374.2\n", "", ":17: the iterations of a run"),
         (DYNAMIC, "1f1b", "2f2b", ":2: system must be one of 1f1b, zerobubble"),
+        (DYNAMIC, "200-400", "a/b", ":2: change_every_ms must be a name such as 200-400"),
         (DELEGATION, "all-cpu,,0,", "all-cpu,3,0,", ":2: slow_links must be links from 0 to 2"),
+        (DELEGATION, "all-cpu,,0,", "all-cpu,,5,", ":2: delay_ms is 5, but slow_links names no"),
         (DELEGATION, "all-cpu", "some-cpu", ":2: system must be one of all-cpu, pipemorph-cpu"),
         (DELEGATION, ",10,all-cpu", ",0,all-cpu", ":2: message_mib must be a size above 0"),
     ],
@@ -190,6 +212,18 @@ def test_a_wrong_value_is_named_with_its_place(
     with pytest.raises(FormatError) as caught:
         LOADERS[source](path)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("source", [DYNAMIC, DELEGATION])
+def test_rows_may_be_sorted_by_iteration(tmp_path: Path, source: Path) -> None:
+    head, *lines = source.read_text().splitlines()
+    path = tmp_path / "runs.csv"
+    path.write_text("\n".join([head, *sorted(lines, key=lambda line: int(line.split(",")[-2]))]))
+    kept = [
+        replace(one, measured=replace(one.measured, place="")) for one in LOADERS[source](source)
+    ]
+    runs = [replace(one, measured=replace(one.measured, place="")) for one in LOADERS[source](path)]
+    assert list(map(repr, runs)) == list(map(repr, kept))
 
 
 def test_too_few_iterations(tmp_path: Path) -> None:

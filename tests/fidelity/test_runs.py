@@ -37,7 +37,7 @@ def test_the_shipped_runs() -> None:
         (",1f1b,", ",2f2b,", "runs.csv:2: system must be one of 1f1b, zerobubble"),
         ("6>7 7>6", "6>7 7>8", "runs.csv:2: slow_sends must be sends between neighbours"),
         ("6>7 7>6", "6-7", "runs.csv:2: slow_sends must be sends"),
-        (",6>7 7>6,10", ",,10", "runs.csv:2: slow_sends must be sends between neighbours"),
+        ("6>7 7>6", "", "runs.csv:2: delay_ms is 10, but slow_sends names no send"),
         (",871.8,", ",nan,", "runs.csv:2: healthy_ms must be a time above 0, not 'nan'"),
         (",871.8,", ",-1,", "runs.csv:2: healthy_ms must be a time above 0"),
         (",1084.5,3\n", ",1084.5\n", "runs.csv:2: does not have as many values as the header"),
@@ -59,8 +59,9 @@ def test_files_of_another_kind(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     for text, message in [
         ("", "x.csv: is empty"),
-        (HEADER + "\n", "x.csv: holds no runs"),
+        (HEADER + "\n", "x.csv: has a header, but no rows"),
         ("a,b\n1,2\n", "x.csv:1: has no column testbed"),
+        (HEADER + ",delay_ms\n", "x.csv:1: has several columns delay_ms"),
         (HEADER.replace("slow_ms", "fast_ms", 1), "x.csv:1: has no column slow_ms"),
     ]:
         path.write_text(text)

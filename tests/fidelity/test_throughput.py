@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesim.errors import FormatError, ScenarioError
+from pipesim.fidelity.intervals import spread
 from pipesim.fidelity.throughput import (
     SYSTEMS,
     Throughput,
@@ -74,8 +75,8 @@ def test_a_model_is_predicted_without_the_others(shipped: ThroughputScores) -> N
     assert all(one.mape <= 0.025 for one in both.values())
     alone = predict_throughput([row for row in ROWS if row.model == "1.5B"])
     for one, other in zip(alone.predictions, both["1.5B"].predictions, strict=True):
-        assert one.spread is None
-        assert replace(other, spread=None) == one
+        assert one.spread == pytest.approx(other.spread, abs=1e-4)  # from what is known of 14.6B
+        assert replace(other, spread=one.spread) == one
 
 
 def test_intervals_are_of_the_errors_of_other_models(shipped: ThroughputScores) -> None:
@@ -83,6 +84,17 @@ def test_intervals_are_of_the_errors_of_other_models(shipped: ThroughputScores) 
     largest = max(abs(one.measured_ms / one.predicted_ms - 1) for one in large)
     small = [one for one in shipped.predictions if one.measured.model == "1.5B"]
     assert {one.spread for one in small} == {largest}  # of eleven, for 11 / 12 of further ones
+
+
+def test_the_errors_that_are_known_before_are_those_of_the_shipped_rows(
+    shipped: ThroughputScores,
+) -> None:
+    """A model that is alone in its file, and not among those, has an interval from all of them."""
+    errors = [one.measured_ms / one.predicted_ms - 1 for one in shipped.predictions]
+    alone = [replace(row, model="6.2B") for row in ROWS if row.model == "1.5B"]
+    for one in predict_throughput(alone).predictions:
+        assert one.spread == pytest.approx(spread(errors), abs=1e-4)
+        assert one.interval_ms is not None
 
 
 def test_runs_take_longer_than_the_profile_by_the_same_part_for_any_number_of_micro_batches(
@@ -187,9 +199,9 @@ def test_one_row_has_nothing_to_scale_it() -> None:
 
 
 def test_a_shape_without_a_schedule_is_named_with_its_place() -> None:
-    odd = replace(ROWS[6], microbatches=25)
-    with pytest.raises(ScenarioError, match=r"throughput\.csv:8: interleaved-1f1b needs"):
-        predict_throughput([ROWS[0], odd])
+    for odd in (replace(ROWS[6], microbatches=n) for n in (4, 20, 25)):
+        with pytest.raises(ScenarioError, match=r"csv:8: 1F1B-I needs a multiple of 8 micro"):
+            predict_throughput([ROWS[0], odd])
 
 
 def test_a_chunk_on_each_device_is_not_interleaved() -> None:

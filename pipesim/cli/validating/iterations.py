@@ -8,6 +8,7 @@ from pathlib import Path
 from pipesim.cli.output import Column, note, progress, show, show_json, show_rows
 from pipesim.cli.validating.figures import interval_column, show_scores
 from pipesim.delays import DelayTrace
+from pipesim.errors import ScenarioError
 from pipesim.fidelity.calibration import Calibration
 from pipesim.fidelity.delegation import load_delegation, predict_delegation
 from pipesim.fidelity.dynamic import load_delays, load_dynamic, predict_dynamic, trace_beside
@@ -22,6 +23,12 @@ def validate_dynamic(
 ) -> None:
     """Predict the iterations of runs under changing delays and print how far off that is."""
     runs = load_dynamic(measured)
+    rates = sorted({one.changes for one in runs})
+    if trace and len(rates) > 1:
+        raise ScenarioError(
+            f"--trace gives the delays of one rate of change, but the runs of {measured} are of "
+            f"several ({', '.join(rates)}): leave it out, and put the trace of each beside them"
+        )
     delays = cache(load_delays)
 
     def trace_of(changes: str) -> DelayTrace:
