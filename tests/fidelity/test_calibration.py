@@ -78,6 +78,7 @@ def test_a_run_without_a_delay_is_the_healthy_one(system: str, without: dict[str
     assert predict(run, testbed).predicted_ms == pytest.approx(run.healthy_ms, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_fit_finds_the_constants_that_made_the_runs() -> None:
     runs = made_by(TRUTH)
     calibration = Calibrator(runs).calibrate()
