@@ -17,8 +17,8 @@ from pipesim.files import write_csv
 from pipesim.text import counted, decimals, fixed, milliseconds, percent
 
 if TYPE_CHECKING:
-    from pipesim.fidelity.stragglers import JobExplanation
-    from pipesim.fidelity.suspects import Suspect
+    from pipesim.fidelity.jobs.stragglers import JobExplanation
+    from pipesim.fidelity.jobs.suspects import Suspect
 
 __all__ = ["explain_trace", "is_trace", "only_for_scenarios"]
 
@@ -55,8 +55,8 @@ def explain_trace(
     file: Path, *, outlier: float, json: bool, csv_file: Path | None, plot: Path | None, quiet: bool
 ) -> None:
     """Explain a production trace: which worker, which stage, which link."""
-    from pipesim.fidelity.stragglers import explain_job
-    from pipesim.fidelity.suspects import Suspect
+    from pipesim.fidelity.jobs.stragglers import explain_job
+    from pipesim.fidelity.jobs.suspects import Suspect
     from pipesim.formats.production import read_production
 
     outputs = Outputs({"--csv": csv_file, "--plot": plot}, file)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from pipesim.fidelity.stragglers import JobExplanation
+from pipesim.fidelity.jobs.stragglers import JobExplanation
 from pipesim.plot._style import GRID, INK, KIND_COLOURS, MUTED
 
 __all__ = ["steps"]

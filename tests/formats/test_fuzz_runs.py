@@ -15,7 +15,7 @@ import pytest
 
 from pipesim.errors import PipesimError
 from pipesim.fidelity.import_check import check_import
-from pipesim.fidelity.stragglers import explain_job
+from pipesim.fidelity.jobs.stragglers import explain_job
 from pipesim.formats.operator_timeline import import_timelines
 from pipesim.formats.production import import_production, read_production
 from pipesim.scenario import Scenario

@@ -10,7 +10,7 @@ import pytest
 
 from pipesim.engine import simulate
 from pipesim.errors import FormatError
-from pipesim.fidelity.stragglers import explain_job
+from pipesim.fidelity.jobs.stragglers import explain_job
 from pipesim.formats.measurement import Measurement
 from pipesim.formats.production import import_production, read_production
 from pipesim.formats.production.workers import slow_ranks

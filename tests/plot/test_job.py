@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipesim.fidelity.stragglers import explain_job
+from pipesim.fidelity.jobs.stragglers import explain_job
 from pipesim.formats.production import read_production
 from pipesim.plot.job import steps
 from tests.formats.production_traces import JOB

@@ -11,9 +11,9 @@ from pipesim.cli.output import Column, note, progress, show, show_json, show_row
 from pipesim.text import fixed, listed, milliseconds, percent
 
 if TYPE_CHECKING:
-    from pipesim.fidelity.from_other_steps import FromOtherSteps
-    from pipesim.fidelity.replay_check import ReplayCheck
-    from pipesim.fidelity.whatif import WhatIf
+    from pipesim.fidelity.jobs.from_other_steps import FromOtherSteps
+    from pipesim.fidelity.jobs.replay_check import ReplayCheck
+    from pipesim.fidelity.jobs.whatif import WhatIf
 
 __all__ = ["validate_production"]
 
@@ -23,7 +23,7 @@ MOST_WORKERS = 6
 
 def validate_production(measured: Path, json: bool, quiet: bool) -> None:
     """Check a production trace, and print what was found."""
-    from pipesim.fidelity.production import check_production
+    from pipesim.fidelity.jobs.production import check_production
     from pipesim.formats.production import read_production
 
     with progress(quiet) as report:

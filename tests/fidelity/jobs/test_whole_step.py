@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipesim.fidelity.job import Job, Times, job_of
-from pipesim.fidelity.whole_step import (
+from pipesim.fidelity.jobs.job import Job, Times, job_of
+from pipesim.fidelity.jobs.whole_step import (
     Durations,
     measured_durations,
     measured_steps_ms,

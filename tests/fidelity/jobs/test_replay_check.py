@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipesim.fidelity.replay_check import check_replay, transfer_ms
+from pipesim.fidelity.jobs.replay_check import check_replay, transfer_ms
 from pipesim.formats.production import read_production
 from pipesim.scenario import Scenario
 from tests.formats.production_traces import SAMPLE, SHIPPED, job, small

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipesim.fidelity.production import check_production
+from pipesim.fidelity.jobs.production import check_production
 from pipesim.formats.production import read_production
 from tests.formats.production_traces import JOB, SAMPLE, small
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesim.engine import simulate
-from pipesim.fidelity.job import job_of
-from pipesim.fidelity.stragglers import JobExplanation, explain_job
+from pipesim.fidelity.jobs.job import job_of
+from pipesim.fidelity.jobs.stragglers import JobExplanation, explain_job
 from pipesim.formats.production import read_production
 from pipesim.scenario import Scenario
 from pipesim.transport import Exchange
@@ -285,7 +285,9 @@ def test_the_made_job() -> None:
 
 
 def test_large_jobs_are_run_in_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("pipesim.fidelity.job._MOST_OPERATORS", 2 * 2 * STAGES * MICROBATCHES * 3)
+    monkeypatch.setattr(
+        "pipesim.fidelity.jobs.job._MOST_OPERATORS", 2 * 2 * STAGES * MICROBATCHES * 3
+    )
     job(lambda t, w: pipeline(), steps=range(10), dp_ranks=2).to_parquet(tmp_path / "t.parquet")
     small, notes = job_of(read_production(tmp_path / "t.parquet"))
     assert (small.steps, len(small.left_out)) == ((0, 4, 9), 7)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pipesim.fidelity.job import Job, Times
+from pipesim.fidelity.jobs.job import Job, Times
 from pipesim.formats.production import ProductionTrace
 from pipesim.formats.production.workers import (
     SlowPlace,

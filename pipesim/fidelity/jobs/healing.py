@@ -13,8 +13,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from pipesim.fidelity.job import Job, Times
-from pipesim.fidelity.whole_step import Durations, pipeline_ends_ms, steps_ms
+from pipesim.fidelity.jobs.job import Job, Times
+from pipesim.fidelity.jobs.whole_step import Durations, pipeline_ends_ms, steps_ms
 from pipesim.scenario import Array
 
 __all__ = ["KINDS", "Cells", "Healing", "ideal_durations", "lost", "mixed"]

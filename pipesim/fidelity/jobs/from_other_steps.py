@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pipesim.fidelity.job import Job, Times
+from pipesim.fidelity.jobs.job import Job, Times
 from pipesim.scenario import Array
 from pipesim.schedule import Schedule
 

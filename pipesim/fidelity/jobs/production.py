@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pipesim.fidelity.from_other_steps import FromOtherSteps, from_other_steps
-from pipesim.fidelity.job import job_of
-from pipesim.fidelity.replay_check import ReplayCheck, check_replay
-from pipesim.fidelity.whatif import WhatIf, what_if
+from pipesim.fidelity.jobs.from_other_steps import FromOtherSteps, from_other_steps
+from pipesim.fidelity.jobs.job import job_of
+from pipesim.fidelity.jobs.replay_check import ReplayCheck, check_replay
+from pipesim.fidelity.jobs.whatif import WhatIf, what_if
 from pipesim.formats.production import ProductionTrace
 
 __all__ = ["ProductionCheck", "check_production"]

@@ -1,4 +1,4 @@
-"""The published what-if, operation by operation: an oracle for :mod:`pipesim.fidelity.whatif`.
+"""The published what-if, operation by operation: an oracle for :mod:`pipesim.fidelity.jobs.whatif`.
 
 A second way to the same figures, with nothing of the engine in it: a graph of all operations of a
 step, ends of messages included, of which each is an array over steps and workers. Sends and

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipesim.fidelity.healing import KINDS, Cells, Healing, lost
-from pipesim.fidelity.job import Job
-from pipesim.fidelity.whole_step import measured_durations, measured_steps_ms
+from pipesim.fidelity.jobs.healing import KINDS, Cells, Healing, lost
+from pipesim.fidelity.jobs.job import Job
+from pipesim.fidelity.jobs.whole_step import measured_durations, measured_steps_ms
 from pipesim.formats.production import ProductionTrace
 from pipesim.scenario import Array
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipesim.engine.compiled.orders import OrderEvaluator
-from pipesim.fidelity.job import Job, Times, delays_ms, scenario_of
+from pipesim.fidelity.jobs.job import Job, Times, delays_ms, scenario_of
 from pipesim.formats.production import ProductionTrace
 from pipesim.formats.production.outside import outside_ms
 from pipesim.scenario import Array

@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pipesim.fidelity.job import Job, Times, job_of
-from pipesim.fidelity.suspects import ORDER, PAUSE, Suspect, suspects
+from pipesim.fidelity.jobs.job import Job, Times, job_of
+from pipesim.fidelity.jobs.suspects import ORDER, PAUSE, Suspect, suspects
 from pipesim.formats.production import ProductionTrace
 from pipesim.text import counted, fixed
 

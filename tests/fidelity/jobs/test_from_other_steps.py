@@ -12,8 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from pipesim.engine import simulate
-from pipesim.fidelity.from_other_steps import FromOtherSteps, from_other_steps, medians_of_others
-from pipesim.fidelity.job import job_of
+from pipesim.fidelity.jobs.from_other_steps import (
+    FromOtherSteps,
+    from_other_steps,
+    medians_of_others,
+)
+from pipesim.fidelity.jobs.job import job_of
 from pipesim.formats.production import read_production
 from pipesim.scenario import Scenario
 from planners import plan

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesim.engine import simulate
-from pipesim.fidelity.healing import KINDS, Healing, mixed
-from pipesim.fidelity.job import Times, job_of
-from pipesim.fidelity.whatif import WhatIf, what_if
-from pipesim.fidelity.whole_step import (
+from pipesim.fidelity.jobs.healing import KINDS, Healing, mixed
+from pipesim.fidelity.jobs.job import Times, job_of
+from pipesim.fidelity.jobs.whatif import WhatIf, what_if
+from pipesim.fidelity.jobs.whole_step import (
     Durations,
     measured_durations,
     pipeline_ends_ms,
@@ -25,7 +25,7 @@ from pipesim.fidelity.whole_step import (
 from pipesim.formats.production import read_production
 from pipesim.scenario import Scenario
 from planners import plan
-from tests.fidelity.operation_graph import Graph
+from tests.fidelity.jobs.operation_graph import Graph
 from tests.formats.production_traces import AROUND_MS, SHIPPED, job, surrounded
 from tests.strategies import examples
 

@@ -1,0 +1,1 @@
+"""Measured data-parallel jobs: run again, healed, and what holds them up."""
