@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from typer import Argument, Option
@@ -12,16 +12,13 @@ from typer import Argument, Option
 from pipesim.cli.options import Quiet
 from pipesim.cli.output import Column, Outputs, progress, show, show_rows
 from pipesim.errors import ScenarioError
-from pipesim.fidelity.calibration import Calibration, Calibrator
-from pipesim.fidelity.calibration_file import save_calibration
-from pipesim.fidelity.constants import CONSTANTS
-from pipesim.fidelity.fit_rows import load_fit_rows
-from pipesim.fidelity.fitting import RUNS_EACH
-from pipesim.fidelity.profiles import load_operator_times
-from pipesim.fidelity.runs import MeasuredRun
-from pipesim.fidelity.testbed import Testbed
-from pipesim.formats.measurement import Measurement
 from pipesim.text import counted, listed, plain
+
+if TYPE_CHECKING:
+    from pipesim.fidelity.calibration import Calibration
+    from pipesim.fidelity.runs import MeasuredRun
+    from pipesim.fidelity.testbed import Testbed
+    from pipesim.formats.measurement import Measurement
 
 __all__ = ["calibrate"]
 
@@ -72,6 +69,11 @@ def calibrate(
     the delay and with it). For pipemorph-cpu without a delay, slow_ms is that with all messages
     delegated. `--testbed` takes the result.
     """
+    from pipesim.fidelity.calibration import Calibrator
+    from pipesim.fidelity.calibration_file import save_calibration
+    from pipesim.fidelity.fit_rows import load_fit_rows
+    from pipesim.fidelity.profiles import load_operator_times
+
     outputs = Outputs({"--output": output}, *measured, operators)
     runs = load_fit_rows(measured)
     times = load_operator_times(operators) if operators else None
@@ -103,6 +105,8 @@ def _value(testbed: Testbed, name: str) -> str:
 
 
 def _show(calibration: Calibration, runs: Sequence[MeasuredRun], checked: bool) -> None:
+    from pipesim.fidelity.constants import CONSTANTS
+
     testbeds = calibration.testbeds
     show_rows(
         Column("constant", list(CONSTANTS), numeric=False),
@@ -138,6 +142,8 @@ def _show(calibration: Calibration, runs: Sequence[MeasuredRun], checked: bool) 
 
 def _untold(name: str, runs: Sequence[MeasuredRun]) -> Iterator[str]:
     """What the runs of a testbed cannot tell, however they came out."""
+    from pipesim.fidelity.fitting import RUNS_EACH
+
     if len(runs) < RUNS_EACH:
         yield f"{name}: a single run, and a constant needs {RUNS_EACH}: none is fitted"
     for delegated, how in ((True, "through delegates"), (False, "over NCCL")):

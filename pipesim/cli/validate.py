@@ -9,14 +9,8 @@ from typer import Argument, Option
 
 from pipesim.cli.options import Json, Quiet
 from pipesim.cli.output import Outputs
-from pipesim.cli.validating.iterations import validate_delegation, validate_dynamic
-from pipesim.cli.validating.production import validate_production
-from pipesim.cli.validating.runs import validate_runs
-from pipesim.cli.validating.throughput import validate_throughput
 from pipesim.errors import ScenarioError
-from pipesim.fidelity.calibration_file import load_calibration
 from pipesim.fidelity.kinds import KINDS, kind_of
-from pipesim.fidelity.shipped import shipped
 
 __all__ = ["validate"]
 
@@ -92,10 +86,19 @@ def validate(
         if value and kind not in kinds:
             raise ScenarioError(f"{option} is for {_NAMES[kinds[0]]}, not for {_NAMES[kind]}")
     if kind == "production":
+        from pipesim.cli.validating.production import validate_production
+
         validate_production(measured, json, quiet)
     elif kind == "throughput":
+        from pipesim.cli.validating.throughput import validate_throughput
+
         validate_throughput(measured, json, quiet)
     else:
+        from pipesim.cli.validating.iterations import validate_delegation, validate_dynamic
+        from pipesim.cli.validating.runs import validate_runs
+        from pipesim.fidelity.calibration_file import load_calibration
+        from pipesim.fidelity.shipped import shipped
+
         testbeds = load_calibration(calibration) if calibration else shipped()
         if kind == "dynamic":
             validate_dynamic(measured, testbeds, trace, json, quiet)

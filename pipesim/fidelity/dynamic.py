@@ -26,7 +26,15 @@ from pipesim.fidelity.iterations import (
     elapsed_ms,
     rows_of_runs,
 )
-from pipesim.fidelity.prediction import clocked, injected_ms, profiled, usual_plan
+from pipesim.fidelity.prediction import (
+    clocked,
+    delegated_plan,
+    direct,
+    equal_times,
+    injected_ms,
+    profiled,
+    usual_plan,
+)
 from pipesim.fidelity.rows import Row, count, name, not_negative, one_of, read_rows
 from pipesim.fidelity.runs import DELEGATED, SYSTEMS, MeasuredRun
 from pipesim.fidelity.testbed import Testbed
@@ -275,14 +283,11 @@ def _program(
     measured: MeasuredRun, testbed: Testbed, scenario: Scenario, delays: np.ndarray | None
 ) -> Program:
     """Return the program of an iteration; ``delays`` are those to plan for, if it plans."""
-    shape = {"stages": measured.stages, "microbatches": measured.microbatches}
-    equal = Scenario(**shape, message_bytes=measured.message_bytes)  # type: ignore[arg-type]
     if not measured.delegated:
-        over = testbed.transport("exchange" if measured.system == "1f1b" else "nccl")
-        return lower(usual_plan(measured), equal, over)
+        return lower(usual_plan(measured), equal_times(measured), direct(measured, testbed))
     schedule = (
-        plan(equal, "zerobubble")
+        delegated_plan(measured)
         if delays is None
-        else plan(scenario.replaced(occupancy_ms=np.floor(delays)), "pipemorph-artifact")
+        else plan(scenario.replaced(occupancy_ms=delays), "pipemorph-artifact")
     )
     return lower(schedule, scenario, testbed.transport("delegated", delegates=measured.delegates))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-__all__ = ["COVERED", "around", "spread"]
+__all__ = ["around", "spread"]
 
-COVERED = 0.9
+_COVERED = 0.9
 """The part of measurements that an interval holds."""
 
 _FEWEST = 4
@@ -39,7 +39,7 @@ def spread(errors: Iterable[float]) -> float | None:
     sizes = sorted(map(abs, errors))
     if len(sizes) < _FEWEST:
         return None
-    return sizes[min(math.ceil(COVERED * (len(sizes) + 1)), len(sizes)) - 1]
+    return sizes[min(math.ceil(_COVERED * (len(sizes) + 1)), len(sizes)) - 1]
 
 
 def around(predicted_ms: float, spread: float | None) -> tuple[float, float] | None:

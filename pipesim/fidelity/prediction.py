@@ -18,9 +18,20 @@ from pipesim.fidelity.runs import MeasuredRun
 from pipesim.fidelity.testbed import Testbed
 from pipesim.scenario import TIME_OF, Direction, Scenario
 from pipesim.schedule import Schedule
+from pipesim.transport import Transport
 from planners import plan
 
-__all__ = ["Prediction", "clocked", "injected_ms", "predict", "profiled", "usual_plan"]
+__all__ = [
+    "Prediction",
+    "clocked",
+    "delegated_plan",
+    "direct",
+    "equal_times",
+    "injected_ms",
+    "predict",
+    "profiled",
+    "usual_plan",
+]
 
 
 @dataclass(frozen=True)
@@ -153,17 +164,30 @@ def _over_nccl(measured: MeasuredRun, testbed: Testbed) -> Runs:
     The published plan says when messages are sent and received, too: in the order of the times that
     it was made for, which are those of equal operators.
     """
-    equal = Scenario(stages=measured.stages, microbatches=measured.microbatches)
-    over = testbed.transport("exchange" if measured.system == "1f1b" else "nccl")
-    return Runs(usual_plan(measured), over, lowered_for=equal)
+    return Runs(usual_plan(measured), direct(measured, testbed), lowered_for=equal_times(measured))
+
+
+def direct(measured: MeasuredRun, testbed: Testbed) -> Transport:
+    """Return the transport of a run's messages where they are not delegated."""
+    return testbed.transport("exchange" if measured.system == "1f1b" else "nccl")
+
+
+def equal_times(measured: MeasuredRun) -> Scenario:
+    """Return a run's pipeline where all operators take as long, which its plans were made for."""
+    return Scenario(stages=measured.stages, microbatches=measured.microbatches)
 
 
 def _plan(measured: MeasuredRun, slow: Scenario) -> Schedule:
     if measured.system == "pipemorph" and slow.slow_links:
         return plan(slow, "pipemorph-artifact")
     if measured.delegated:
-        return _equal("zerobubble", measured.stages, measured.microbatches)
+        return delegated_plan(measured)
     return usual_plan(measured)
+
+
+def delegated_plan(measured: MeasuredRun) -> Schedule:
+    """Return the plan of a delegated run that has not been re-planned: for equal times."""
+    return _equal("zerobubble", measured.stages, measured.microbatches)
 
 
 def usual_plan(measured: MeasuredRun) -> Schedule:
