@@ -1,9 +1,10 @@
-"""Delays that change while iterations run: what a link's delay is, at which time."""
+"""Delays that change while iterations run: what a link's delay is, from when on."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -11,24 +12,34 @@ from numpy.typing import ArrayLike
 from pipesim.errors import ScenarioError
 from pipesim.scenario import LARGEST, Array
 
-__all__ = ["DelayTrace"]
+__all__ = ["By", "DelayTrace"]
+
+By: TypeAlias = Literal["time", "iteration"]
+"""What a trace counts in: milliseconds, or iterations of the job that it delays."""
 
 
 @dataclass(frozen=True, eq=False, init=False)
 class DelayTrace:
-    """Delays of every link and direction over time, constant between the times of changes.
+    """Delays of every link and direction, constant from one change to the next.
 
     Parameters
     ----------
-    times_ms : array_like, shape [K]
-        When the delays change, in increasing order. Before the first time there is no delay.
+    starts : array_like, shape [K]
+        When the delays change, in increasing order: in ms, or iterations from 0. Before the first
+        change there is no delay.
     delay_ms : array_like, shape [K, S−1] or [K, S−1, 2]
-        The delays from each of these times on; a number for a link counts in both directions.
+        The delays from each of these on; a number for a link counts in both directions. ``inf``:
+        the link has failed. What is sent over it waits until it has recovered.
+    by : {"time", "iteration"}
+        What ``starts`` and ``end`` count.
+    end : float, optional
+        Where the trace ends, after the last change. Default: nowhere.
 
     Raises
     ------
     ScenarioError
-        Times that do not increase, or delays of another shape or that are no times.
+        Changes that do not increase, or are no numbers of iterations; delays of another shape or
+        that are no times; a link that fails for whole iterations, which would never end.
 
     Examples
     --------
@@ -39,15 +50,26 @@ class DelayTrace:
     [(0.0, 0.0), (0.0, 0.0), (20.0, 20.0), (5.0, 5.0)]
     """
 
-    times_ms: Array
+    starts: Array
     delay_ms: Array
+    by: By
+    end: float | None
 
-    def __init__(self, times_ms: ArrayLike, delay_ms: ArrayLike) -> None:
+    def __init__(
+        self,
+        starts: ArrayLike,
+        delay_ms: ArrayLike,
+        *,
+        by: By = "time",
+        end: float | None = None,
+    ) -> None:
         try:
-            times = np.array(times_ms, dtype=np.float64)
+            times = np.array(starts, dtype=np.float64)
             delays = np.array(delay_ms, dtype=np.float64)
         except (TypeError, ValueError, OverflowError):
             raise ScenarioError("a delay trace must hold numbers, in rows of one length") from None
+        if by not in get_args(By):
+            raise ScenarioError(f"a delay trace counts by {' or '.join(get_args(By))}, not {by!r}")
         if times.ndim != 1 or not (np.abs(times) <= LARGEST).all() or (np.diff(times) <= 0).any():
             raise ScenarioError("the times of a delay trace must be numbers that increase")
         if delays.ndim == 2:
@@ -57,14 +79,22 @@ class DelayTrace:
                 f"the delays of a trace have shape {list(delays.shape)}, expected "
                 f"[{len(times)}, links] or [{len(times)}, links, 2]"
             )
-        if not ((delays >= 0) & (delays <= LARGEST)).all():
+        if not ((delays >= 0) & ((delays <= LARGEST) | (delays == np.inf))).all():
             raise ScenarioError("the delays of a trace must be times of at least 0")
-        for field, array in {"times_ms": times, "delay_ms": delays}.items():
+        if by == "iteration" and not np.isfinite(delays).all():
+            raise ScenarioError("a link fails at a time: an iteration without it would never end")
+        if by == "iteration" and (times % 1 != 0).any():
+            raise ScenarioError("a trace by iteration must change at whole iterations")
+        if end is not None and not (end <= LARGEST and end > times.max(initial=-np.inf)):
+            raise ScenarioError(f"a trace must end after its last change, not at {end:g}")
+        for field, array in {"starts": times, "delay_ms": delays}.items():
             array.setflags(write=False)
             object.__setattr__(self, field, array)
+        object.__setattr__(self, "by", by)
+        object.__setattr__(self, "end", None if end is None else float(end))
         healthy = ((0.0, 0.0),) * delays.shape[1]
         rows = [tuple((down, up) for down, up in row) for row in delays.tolist()]
-        object.__setattr__(self, "_times", times.tolist())
+        object.__setattr__(self, "_starts", times.tolist())
         object.__setattr__(self, "_rows", [healthy, *rows])
 
     @property
@@ -72,7 +102,12 @@ class DelayTrace:
         """Number of links, S − 1."""
         return int(self.delay_ms.shape[1])
 
-    def at(self, time_ms: float) -> tuple[tuple[float, float], ...]:
-        """Return the delays at a time, [link][direction]."""
-        row: tuple[tuple[float, float], ...] = self._rows[bisect_right(self._times, time_ms)]  # type: ignore[attr-defined]
+    def at(self, point: float) -> tuple[tuple[float, float], ...]:
+        """Return the delays at a time in ms, or in an iteration: [link][direction]."""
+        row: tuple[tuple[float, float], ...] = self._rows[bisect_right(self._starts, point)]  # type: ignore[attr-defined]
         return row
+
+    def next_change(self, point: float) -> float:
+        """Return the first change after a point; infinite if there is none."""
+        index = bisect_right(self._starts, point)  # type: ignore[attr-defined]
+        return float(self.starts[index]) if index < len(self.starts) else float("inf")

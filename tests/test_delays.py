@@ -25,7 +25,7 @@ def test_arrays_are_frozen() -> None:
     times = np.array([0.0])
     trace = DelayTrace(times, [[1.0]])
     times[0] = 9
-    assert trace.times_ms.tolist() == [0]
+    assert trace.starts.tolist() == [0]
     with pytest.raises(ValueError, match="read-only"):
         trace.delay_ms[0] = 1
 
@@ -39,10 +39,31 @@ def test_arrays_are_frozen() -> None:
         ([0], [[1], [2]], r"shape \[2, 1, 2\], expected \[1, links\]"),
         ([0], [1], r"shape \[1\], expected \[1, links\]"),
         ([0], [[-1]], "at least 0"),
-        ([0], [[float("inf")]], "at least 0"),
+        ([0], [[float("nan")]], "at least 0"),
+        ([0], [[-float("inf")]], "at least 0"),
         ([0, 1], [[1], [2, 3]], "rows of one length"),
     ],
 )
 def test_what_is_no_trace(times: list[float], delays: list[object], message: str) -> None:
     with pytest.raises(ScenarioError, match=message):
         DelayTrace(times, delays)  # type: ignore[arg-type]
+
+
+def test_a_trace_by_iteration() -> None:
+    trace = DelayTrace([3, 5], [[1], [0]], by="iteration", end=9)
+    assert [trace.at(k)[0][0] for k in range(6)] == [0, 0, 0, 1, 1, 0]
+    assert [trace.next_change(k) for k in (0, 3, 5)] == [3, 5, np.inf]
+    for starts, delays, end, message in (
+        ([0.5], [[1]], None, "whole iterations"),
+        ([0], [[np.inf]], None, "would never end"),
+        ([3], [[1]], 3, "end after its last change, not at 3"),
+        ([3], [[1]], float("nan"), "end after its last change"),
+    ):
+        with pytest.raises(ScenarioError, match=message):
+            DelayTrace(starts, delays, by="iteration", end=end)
+    with pytest.raises(ScenarioError, match="by time or iteration, not 'day'"):
+        DelayTrace([0], [[1]], by="day")  # type: ignore[arg-type]
+
+
+def test_a_failed_link() -> None:
+    assert DelayTrace([0, 5], [[np.inf], [0]]).at(1) == ((np.inf, np.inf),)

@@ -45,6 +45,13 @@ ROOMS = {
         "pipesim.documents",
         "pipesim.analysis",
     },
+    "pipesim.adapt": {
+        "planners",
+        "pipesim.analysis",
+        "pipesim.documents",
+        "pipesim.engine",
+        "pipesim.formats",
+    },
     "pipesim.studies": {
         "planners",
         "milp",
@@ -53,6 +60,7 @@ ROOMS = {
         "pipesim.engine",
         "pipesim.explain",
         "pipesim.fidelity",
+        "pipesim.adapt",
     },
 }
 """The rooms, and which others each may import besides the nouns; plot and cli import any."""

@@ -11,8 +11,9 @@ from typing import overload
 
 from pipesim.engine.choice import ENGINES, Engine
 from pipesim.engine.deadlocks import deadlocked
+from pipesim.engine.injection import Injection
 from pipesim.engine.runs import Runs
-from pipesim.engine.simpy import Injection, run
+from pipesim.engine.simpy import run
 from pipesim.scenario import Array, Scenario
 from pipesim.schedule import Schedule
 from pipesim.timeline import Timeline

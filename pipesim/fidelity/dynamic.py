@@ -255,7 +255,7 @@ def predict_iterations(
     for index in range(iterations):
         replans = measured.system == "pipemorph" and index > 0
         now = np.array(injection.trace.at(clock_ms)) if replans else None
-        injection.start_ms = clock_ms
+        injection.start = clock_ms
         timeline = run(_program(measured, testbed, scenario, now), scenario, injection)
         times.append(timeline.iteration_ms + testbed.after_ms)
         clock_ms += times[-1]
@@ -264,7 +264,7 @@ def predict_iterations(
 
 def _injection(measured: MeasuredRun, testbed: Testbed, trace: DelayTrace) -> Injection:
     """Return what senders find set, and count what they have sent in the healthy iterations."""
-    times = np.ceil(trace.times_ms / POLLED_MS) * POLLED_MS
+    times = np.ceil(trace.starts / POLLED_MS) * POLLED_MS
     last = np.append(np.diff(times) > 0, True)  # of changes within one sleep
     delays = np.array(trace.delay_ms[last])
     if measured.delegated:

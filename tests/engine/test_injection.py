@@ -20,8 +20,8 @@ from tests.strategies import cases, examples, transports
 FORWARDS = Scenario(stages=2, microbatches=3, forward_ms=10, backward_ms=0, weight_ms=0)
 
 
-def ran(trace: DelayTrace, over: Transport, *, every: int = 1, start_ms: float = 0.0) -> Timeline:
-    injection = Injection(trace, every=every, start_ms=start_ms)
+def ran(trace: DelayTrace, over: Transport, *, every: int = 1, start: float = 0.0) -> Timeline:
+    injection = Injection(trace, every=every, start=start)
     return run(lower(plan(FORWARDS, "gpipe"), FORWARDS, over), FORWARDS, injection)
 
 
@@ -56,7 +56,7 @@ def test_a_delegate_looks_when_it_picks_a_message_up() -> None:
 
 def test_the_run_starts_where_the_trace_is() -> None:
     # 10, 20 and 30 are 28, 38 and 48 on the trace's clock: 1 ms each.
-    assert starts(ran(TRACE, Ideal(), start_ms=18)) == [11, 21, 31]
+    assert starts(ran(TRACE, Ideal(), start=18)) == [11, 21, 31]
 
 
 def test_a_sender_looks_at_every_second_send() -> None:

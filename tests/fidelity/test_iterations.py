@@ -151,7 +151,7 @@ def test_intervals_hold_whenever_the_injector_began(system: str, ahead_ms: float
 
 def test_a_clock_that_is_ahead_is_a_trace_that_is_early() -> None:
     """Where both are whole sleeps."""
-    run, early = RUNS["zerobubble"].measured, DelayTrace(TRACE.times_ms - 100, TRACE.delay_ms)
+    run, early = RUNS["zerobubble"].measured, DelayTrace(TRACE.starts - 100, TRACE.delay_ms)
     ahead = predict_iterations(run, H800, TRACE, 4, ahead_ms=100.0)
     assert ahead == pytest.approx(predict_iterations(run, H800, early, 4))
 

@@ -6,7 +6,6 @@ a message for a path that blocks nobody (:mod:`.paths`).
 
 from __future__ import annotations
 
-from pipesim.engine.simpy.injection import Injection
 from pipesim.engine.simpy.simulator import run
 
-__all__ = ["Injection", "run"]
+__all__ = ["run"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import simpy
 
+from pipesim.engine.injection import Injection
 from pipesim.engine.simpy.device import Device
-from pipesim.engine.simpy.injection import Injection
 from pipesim.engine.simpy.kernels import Kernels
 from pipesim.engine.simpy.paths import Delegation, Wires
 from pipesim.engine.simpy.state import State

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 
 from simpy import Environment, Event
 
-from pipesim.engine.simpy.injection import Injection
+from pipesim.engine.injection import Injection
 from pipesim.program import Compute, Message, Program
 from pipesim.scenario import Scenario
 from pipesim.timeline import CommSpan, PathKind

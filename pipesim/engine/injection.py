@@ -14,8 +14,8 @@ class Injection:
 
     A sender reads the trace before its first send and then before every ``every``-th; in
     between it keeps the delays that it has read. So do the injectors of published experiments,
-    which ask a server. Who counts as a sender the transport says: a device, or under delegation
-    each delegate.
+    which ask a server; real links delay at once, that is ``every`` 1. Who counts as a sender the
+    transport says: a device, or under delegation each delegate.
 
     Parameters
     ----------
@@ -23,15 +23,25 @@ class Injection:
         The delays.
     every : int
         Sends of one sender from one look at the trace to the next.
-    start_ms : float
-        Time of the trace at which the next run starts. Set it again before each iteration:
-        :func:`pipesim.engine.run` counts from 0.
+    delegates_every : int, optional
+        The same for delegates. Default: ``every``.
+    start : float
+        Where on the trace the next run starts: its time in ms, or its iteration. Set it again
+        before each iteration: :func:`pipesim.engine.run` counts from 0.
     """
 
-    def __init__(self, trace: DelayTrace, *, every: int = 1, start_ms: float = 0.0) -> None:
+    def __init__(
+        self,
+        trace: DelayTrace,
+        *,
+        every: int = 1,
+        delegates_every: int | None = None,
+        start: float = 0.0,
+    ) -> None:
         self.trace = trace
         self.every = every
-        self.start_ms = start_ms
+        self.delegates_every = every if delegates_every is None else delegates_every
+        self.start = start
         self._sends: dict[Hashable, int] = {}
         self._known: dict[Hashable, tuple[tuple[float, float], ...]] = {}
 
@@ -45,7 +55,7 @@ class Injection:
         Parameters
         ----------
         sender : hashable
-            Who sends.
+            Who sends: a device, or a delegate as (device, which).
         link, direction : int
             Where to.
         now_ms : float
@@ -53,7 +63,9 @@ class Injection:
         """
         sends = self._sends.get(sender, 0)
         self._sends[sender] = sends + 1
-        if sends % self.every == 0:
-            self._known[sender] = self.trace.at(self.start_ms + now_ms)
+        every = self.delegates_every if isinstance(sender, tuple) else self.every
+        if sends % every == 0:
+            passed = now_ms if self.trace.by == "time" else 0.0
+            self._known[sender] = self.trace.at(self.start + passed)
         known = self._known.get(sender)
         return 0.0 if known is None else known[link][direction]
