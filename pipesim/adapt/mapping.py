@@ -33,6 +33,7 @@ __all__ = [
     "Node",
     "assignments",
     "best_assignment",
+    "few_places",
 ]
 
 
@@ -109,20 +110,20 @@ class Job:
 class Carried(NamedTuple):
     """What a link between two nodes carries.
 
-    ``kind`` is "pipeline" (link ``index`` of rank ``rank``), "ring" (stage ``index``, from rank
+    ``kind`` is "pipeline" (link ``number`` of rank ``rank``), "ring" (stage ``number``, from rank
     ``rank`` to the next), or "nothing".
     """
 
     kind: str
-    index: int = 0
+    number: int = 0
     rank: int = 0
 
     def __str__(self) -> str:
         if self.kind == "nothing":
             return "no traffic"
         if self.kind == "pipeline":
-            return f"rank {self.rank} link {self.index}"
-        return f"all-reduce of stage {self.index}"
+            return f"rank {self.rank} link {self.number}"
+        return f"all-reduce of stage {self.number}"
 
 
 class Links(NamedTuple):
@@ -250,10 +251,14 @@ def best_assignment(job: Job, cost: Cost) -> Assignment:
     >>> found.moved, [str(use) for use in found.uses]
     (2, ['rank 0 link 0'])
     """
-    everywhere = perm(job.ranks * job.stages, len(job.slow_nodes))
-    if everywhere <= MOST_PLACES:
+    if few_places(job):
         return min(assignments(job), key=lambda one: (cost(one), one.moved))
     return _by_exchanges(Assignment(job), cost)
+
+
+def few_places(job: Job) -> bool:
+    """Whether so few nodes are at slow links that all their places can be looked at."""
+    return perm(job.ranks * job.stages, len(job.slow_nodes)) <= MOST_PLACES
 
 
 def assignments(job: Job) -> Iterable[Assignment]:
