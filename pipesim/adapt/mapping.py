@@ -12,8 +12,9 @@ network card is slow to all neighbours of its node: give each of these paths.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import combinations, permutations
 from math import perm
 from typing import Any, NamedTuple
@@ -31,7 +32,6 @@ __all__ = [
     "Job",
     "Links",
     "Node",
-    "assignments",
     "best_assignment",
     "few_places",
 ]
@@ -106,6 +106,21 @@ class Job:
         """The nodes at slow ways, in order."""
         return sorted({node for way in self.slow for node in way})
 
+    @cached_property
+    def assignments(self) -> tuple[Assignment, ...]:
+        """One for each way to have the slow ways on links: one that moves the fewest nodes.
+
+        The nodes at slow ways take all places, and whom they put out takes those that they left.
+        There may be very many, see :data:`MOST_PLACES`.
+        """
+        slow = self.slow_nodes
+        found: dict[Hashable, Assignment] = {}
+        for places in permutations(self.nodes, len(slow)):
+            one = _placed(self, dict(zip(slow, places, strict=True)))
+            if one.effect not in found or one.moved < found[one.effect].moved:
+                found[one.effect] = one
+        return tuple(found.values())
+
 
 class Carried(NamedTuple):
     """What a link between two nodes carries.
@@ -172,7 +187,12 @@ class Assignment:
         """What each slow pair carries, in the order of :attr:`Job.slow_pairs`."""
         return tuple(self.carried(pair) for pair in self.job.slow_pairs)
 
-    @property
+    @cached_property
+    def effect(self) -> Hashable:
+        """What differs between two assignments that differ in more than names of nodes."""
+        return self.uses, *(delays.tobytes() for delays in self.links)
+
+    @cached_property
     def links(self) -> Links:
         """The delays of all links that carry something."""
         job = self.job
@@ -252,28 +272,13 @@ def best_assignment(job: Job, cost: Cost) -> Assignment:
     (2, ['rank 0 link 0'])
     """
     if few_places(job):
-        return min(assignments(job), key=lambda one: (cost(one), one.moved))
+        return min(job.assignments, key=lambda one: (cost(one), one.moved))
     return _by_exchanges(Assignment(job), cost)
 
 
 def few_places(job: Job) -> bool:
     """Whether so few nodes are at slow links that all their places can be looked at."""
     return perm(job.ranks * job.stages, len(job.slow_nodes)) <= MOST_PLACES
-
-
-def assignments(job: Job) -> Iterable[Assignment]:
-    """Return an assignment for each way to have delays on links, one that moves fewest nodes.
-
-    The nodes at slow links take all places, and whom they put out takes the places that they left.
-    """
-    slow = job.slow_nodes
-    found: dict[object, Assignment] = {}
-    for places in permutations(job.nodes, len(slow)):
-        one = _placed(job, dict(zip(slow, places, strict=True)))
-        key = one.uses, *(delays.tobytes() for delays in one.links)
-        if key not in found or one.moved < found[key].moved:
-            found[key] = one
-    return found.values()
 
 
 def _placed(job: Job, places: dict[Node, Node]) -> Assignment:
@@ -285,14 +290,12 @@ def _placed(job: Job, places: dict[Node, Node]) -> Assignment:
     return Assignment(job, {node: at for node, at in everyone.items() if node != at})
 
 
-def _by_exchanges(one: Assignment, cost: Cost) -> Assignment:
-    best, best_cost = one, (cost(one), one.moved)
+def _by_exchanges(best: Assignment, cost: Cost) -> Assignment:
     while True:
-        costs = [((cost(other), other.moved), other) for other in _exchanges(best)]
-        lowest, other = min(costs, key=lambda pair: pair[0])
-        if not lowest < best_cost:
+        lowest = min([best, *_exchanges(best)], key=lambda one: (cost(one), one.moved))
+        if lowest is best:
             return best
-        best, best_cost = other, lowest
+        best = lowest
 
 
 def _exchanges(one: Assignment) -> Iterator[Assignment]:

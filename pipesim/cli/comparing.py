@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipesim.adapt.mapping import Assignment
 from pipesim.cli.options import DataParallelOptions, ScenarioOptions, head
 from pipesim.cli.output import Column, progress, show, show_json, show_rows
 from pipesim.files import write_csv
-from pipesim.studies.cluster import Cluster
 from pipesim.studies.data_parallel import (
     DataParallelComparison,
     DataParallelRow,
@@ -21,10 +21,16 @@ from pipesim.studies.data_parallel_advice import advised_row, data_parallel_advi
 from pipesim.studies.systems import system
 from pipesim.text import counted, decimals, fixed, listed, milliseconds, plain
 
+if TYPE_CHECKING:
+    from pipesim.studies.cluster import Cluster
+
 __all__ = ["compare_ranks"]
 
 _MIB = 2**20
 _MOST_NAMED = 3
+
+_NESTED = ("assignment", "pipelines")
+"""What a row in CSV leaves out."""
 
 
 def compare_ranks(
@@ -63,8 +69,8 @@ def compare_ranks(
             **told,
         )
     if csv_file:
-        records = [row.as_dict() for row in result.rows]
-        write_csv(csv_file, list(records[0]), records)
+        records = [row.as_dict() | {"exchanged": moves(row.assignment)} for row in result.rows]
+        write_csv(csv_file, [name for name in records[0] if name not in _NESTED], records)
     if json:
         best = advised_row(result)
         advised = best and {"system": best.system.name, "nodes": best.places}
@@ -73,8 +79,8 @@ def compare_ranks(
     if not quiet:
         lines = head(result.scenario, told["message_cost_ms"], cluster, slow=_slow(result))
         show(*lines, _all_reduce(result), "")
-    _show_rows(result.rows)
-    over = [_name(row) for row in result.rows if not row.fits]
+    _show_rows(result.distinct)
+    over = [_name(row) for row in result.distinct if not row.fits]
     notes = [f"Over the activation limit: {listed(over)}"] if over else []
     notes += [f"No row for {system(name).title}: {why}" for name, why in result.left_out.items()]
     if not result.exhaustive:
@@ -103,7 +109,7 @@ def _all_reduce(result: DataParallelComparison) -> str:
     """What is all-reduced, how, and when."""
     ranks, reduction = result.job.ranks, result.reduction
     rate = reduction.bytes_per_ms
-    bandwidth = "" if rate == float("inf") else f" at {plain(rate * 1000 / 2**30)} GiB/s"
+    bandwidth = "" if math.isinf(rate) else f" at {plain(rate * 1000 / 2**30)} GiB/s"
     when = "as soon as the stage has ended" if result.overlap else "when all stages have ended"
     return (
         f"{ranks} data-parallel ranks: each stage all-reduces "

@@ -9,7 +9,7 @@ re-planned.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -49,7 +49,7 @@ class DataParallelRow:
     healthy : Step
         The same system's where no link is slow.
     ranks : tuple of Row, shape [D]
-        What the system makes of each rank's pipeline.
+        What the system makes of each rank's pipeline; the same object where delays are the same.
     """
 
     system: System
@@ -89,8 +89,17 @@ class DataParallelRow:
             "slowdown": self.slowdown,
             "replanned": self.replanned,
             "fits": self.fits,
-            "ranks": [row.as_dict() for row in self.ranks],
+            "pipelines": [
+                {"ranks": ranks, **self.ranks[ranks[0]].as_dict()} for ranks in self._alike()
+            ],
         }
+
+    def _alike(self) -> list[list[int]]:
+        """The ranks with the same pipeline, and delays in it."""
+        groups: dict[int, list[int]] = {}
+        for rank, row in enumerate(self.ranks):
+            groups.setdefault(id(row), []).append(rank)
+        return list(groups.values())
 
 
 @dataclass(frozen=True)
@@ -108,7 +117,7 @@ class DataParallelComparison:
     overlap : bool
         Whether a stage's all-reduce starts before other stages have ended.
     rows : tuple of DataParallelRow
-        The places as they are first; places that change nothing have no row.
+        Three of each system, for the three ways to use the nodes.
     left_out : mapping of str to str
         Why there is no row of a system that is one by default.
     """
@@ -125,10 +134,18 @@ class DataParallelComparison:
         """Whether all places were tried, so that no others are better."""
         return few_places(self.job)
 
+    @property
+    def distinct(self) -> tuple[DataParallelRow, ...]:
+        """The rows without those where a system's nodes do the same as in one before."""
+        seen: dict[tuple[str, Hashable], DataParallelRow] = {}
+        for row in self.rows:
+            seen.setdefault((row.system.name, row.assignment.effect), row)
+        return tuple(seen.values())
+
     def row(self, name: str, places: Places = "as is") -> DataParallelRow:
-        """Return the row of a system on some places; on those as they are if they are no others."""
-        found = [row for row in self.rows if row.system.name == name and row.places == places]
-        return found[0] if found else self.row(name)
+        """Return the row of a system on some places."""
+        named = (row for row in self.rows if row.system.name == name)
+        return next(row for row in named if row.places == places)
 
     def as_dict(self) -> dict[str, object]:
         """The comparison in JSON types."""
@@ -258,14 +275,10 @@ class _Steps:
     _pipelines: dict[bytes, tuple[Row, Ended]] = field(default_factory=dict)
 
     def rows(self) -> Iterator[DataParallelRow]:
-        """Yield the system's rows: those where slow links carry something else than before."""
+        """Yield the system's rows."""
         healthy = self._step(Assignment(Job(self.job.ranks, self.job.stages)))[0]
-        tried = []
         for places in _ORDER:
             assignment = self._assignment(places)
-            if assignment.uses in tried:
-                continue
-            tried.append(assignment.uses)
             step, ranks = self._step(assignment)
             yield DataParallelRow(self.system, places, assignment, step, healthy, ranks)
 

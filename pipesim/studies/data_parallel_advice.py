@@ -71,7 +71,7 @@ def data_parallel_advice(comparison: DataParallelComparison) -> str:
 
 
 def _runnable(comparison: DataParallelComparison) -> list[DataParallelRow]:
-    return [row for row in comparison.rows if row.system.transport != "ideal" and row.fits]
+    return [row for row in comparison.distinct if row.system.transport != "ideal" and row.fits]
 
 
 def _best(rows: list[DataParallelRow]) -> DataParallelRow | None:
