@@ -250,7 +250,7 @@ def compare_data_parallel(
         steps = _Steps(whole, job, one, reduction, overlap, told)
         try:
             progress(one.title)
-            rows += steps.rows()
+            rows += list(steps.rows())
         except ScheduleError as error:
             if systems is not None or len(left_out) + 1 == len(names):
                 raise

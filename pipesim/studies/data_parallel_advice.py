@@ -53,11 +53,11 @@ def data_parallel_advice(comparison: DataParallelComparison) -> str:
     if best is None:
         return "Nothing to advise: no system here both fits and can be run."
     here = _best([row for row in rows if row.places == "as is"])
-    assert here is not None  # every system has such a row, and it fits where others do
+    before = [here] if here else []
     if best is here:
         start = _do(best) if comparison.job.slow else f"No link is slow: {_do(best, lower=True)}"
         return f"{start}: {_takes(best)}{_than(best, _rivals(rows, best))}."
-    sentence = f"{_do(best)}: {_takes(best)}{_than(best, [here])}."
+    sentence = f"{_do(best)}: {_takes(best)}{_than(best, before)}."
     mapped = [row for row in rows if row.places == "re-mapped"]
     fastest = _best(mapped)
     if fastest is not None and fastest is not best:
@@ -65,7 +65,7 @@ def data_parallel_advice(comparison: DataParallelComparison) -> str:
         sentence += (
             " To keep in use what is slow, as a pipeline link: "
             f"{_do(fastest, lower=True)}; {_takes(fastest)}"
-            f"{_than(fastest, [here, *([alone] if alone else [])])}."
+            f"{_than(fastest, [*before, *([alone] if alone else [])])}."
         )
     return sentence
 

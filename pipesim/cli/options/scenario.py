@@ -147,6 +147,7 @@ class ScenarioOptions:
         """
         cut = chunks or 1
         scenario = self._from_file() if self.scenario else self._from_numbers(plan, cut)
+        kind = self.injected_as
         if rank:
             scenario = scenario.without_delay()
         for slow in self._slow_links():
@@ -154,7 +155,7 @@ class ScenarioOptions:
                 raise ScenarioError(f"--slow: there is no rank {slow.rank} without --dp")
             if slow.rank == (rank or 0):
                 scenario = scenario.with_delay(
-                    slow.delay_ms, [slow.link], directions=slow.directions, kind=self.injected_as
+                    slow.delay_ms, [slow.link], directions=slow.directions, kind=kind
                 )
         if self.activation_limit is not None:
             limits = parsed("--activation-limit", parsing.limits, self.activation_limit)
