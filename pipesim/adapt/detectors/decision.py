@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pipesim.errors import ScenarioError
 
-__all__ = ["Decision", "Margin", "at_least", "over"]
+__all__ = ["Decision", "Margin", "at_least", "over", "under"]
 
 
 class Margin(NamedTuple):
@@ -113,6 +113,12 @@ def over(name: str, value: float, bound: float) -> None:
     """Raise ScenarioError unless an option is a number over a bound."""
     if not bound < value < math.inf:
         raise ScenarioError(f"{name} must be over {bound:g}, not {value:g}")
+
+
+def under(name: str, value: float, bound: float) -> None:
+    """Raise ScenarioError unless an option is under a bound."""
+    if not value < bound:
+        raise ScenarioError(f"{name} must be under {bound:g}, not {value:g}")
 
 
 def at_least(name: str, value: float, bound: float, *, most: float = math.inf) -> None:

@@ -8,8 +8,11 @@ from inspect import signature
 from types import MappingProxyType
 from typing import Any
 
+from pipesim.adapt.detectors.bayesian import Bayesian
+from pipesim.adapt.detectors.cusum import Cusum
 from pipesim.adapt.detectors.decision import Decision
 from pipesim.adapt.detectors.detector import Detector
+from pipesim.adapt.detectors.drift import Adwin, PageHinkley
 from pipesim.adapt.detectors.ratio import Ratio
 from pipesim.adapt.detectors.watch import Changes, Watch
 from pipesim.errors import ScenarioError
@@ -19,6 +22,10 @@ __all__ = ["DETECTORS", "detector", "detector_from"]
 DETECTORS: Mapping[str, Callable[..., Changes]] = MappingProxyType(
     {
         "ratio": Ratio,
+        "page-hinkley": PageHinkley,
+        "cusum": Cusum,
+        "adwin": Adwin,
+        "bayesian": Bayesian,
     }
 )
 """What says where levels change, by the name of the detector; the first is the default."""
