@@ -9,6 +9,7 @@ import math
 import re
 from typing import NamedTuple
 
+from pipesim.documents.links import directed_link, link_index
 from pipesim.errors import ScenarioError
 from pipesim.scenario import DIRECTIONS, LARGEST, Direction
 
@@ -23,13 +24,11 @@ __all__ = [
     "slow_link",
 ]
 
-UNITS_MS = {"us": 1e-3, "µs": 1e-3, "μs": 1e-3, "ms": 1.0, "s": 1e3, "min": 60e3}
+UNITS_MS = {"us": 1e-3, "µs": 1e-3, "μs": 1e-3, "ms": 1.0, "s": 1e3, "min": 60e3, "h": 3600e3}
 
 _NUMBER = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 _DURATION = re.compile(rf"({_NUMBER})\s*({'|'.join(UNITS_MS)})")
-_INDEX = re.compile(r"[0-9]{1,9}")
 _SLOW = re.compile(r"([^=]*)=(.*)", re.DOTALL)
-_ONE_WAY = re.compile(r"([0-9]{1,9})\s*>\s*([0-9]{1,9})")
 BOTH_WAYS = DIRECTIONS
 
 
@@ -52,7 +51,7 @@ def duration_ms(text: str) -> float:
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         if re.fullmatch(_NUMBER, text.strip()):
-            raise ScenarioError(f"{text!r} has no unit: write {text.strip()}ms, or us, s or min")
+            raise ScenarioError(f"{text!r} has no unit: write {text.strip()}ms, or us, s, min or h")
         raise ScenarioError(f"{text!r} is not a time such as 20ms, 1.5s or 300us")
     value = _in_ms(match[1], match[2])
     if match[1].startswith("-"):
@@ -87,13 +86,7 @@ def link_indices(text: str) -> list[int]:
     >>> link_indices("0,2")
     [0, 2]
     """
-    return [_index(part) for part in text.split(",")]
-
-
-def _index(text: str) -> int:
-    if not _INDEX.fullmatch(text.strip()):
-        raise ScenarioError(f"{text!r} is not a link: links are numbered 0, 1, 2 …")
-    return int(text)
+    return [link_index(part) for part in text.split(",")]
 
 
 def slow_link(text: str) -> SlowLink:
@@ -111,14 +104,8 @@ def slow_link(text: str) -> SlowLink:
     match = _SLOW.fullmatch(text)
     if match is None:
         raise ScenarioError(f"{text!r} is not LINK=TIME, such as 0=20ms or '0>1=20ms'")
-    where, delay_ms = match[1].strip(), duration_ms(match[2])
-    ways = _ONE_WAY.fullmatch(where)
-    if ways is None:
-        return SlowLink(_index(where), BOTH_WAYS, delay_ms)
-    start, end = int(ways[1]), int(ways[2])
-    if abs(start - end) != 1:
-        raise ScenarioError(f"{where!r}: no link joins stages {start} and {end}")
-    return SlowLink(min(start, end), ("down",) if start < end else ("up",), delay_ms)
+    delay_ms = duration_ms(match[2])
+    return SlowLink(*directed_link(match[1].strip()), delay_ms)
 
 
 def limits(text: str) -> float | list[float]:
