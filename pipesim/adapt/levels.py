@@ -57,18 +57,30 @@ class Levels:
         (0.0, 5.0, 5.0)
         """
         values, index = np.unique(np.asarray(delay_ms, dtype=np.float64), return_inverse=True)
-        durations = np.asarray(weights, dtype=np.float64)
-        return cls(values, np.bincount(index, durations, minlength=len(values)))
+        durations = np.zeros(len(values))
+        np.add.at(durations, index.ravel(), np.ravel(weights))
+        return cls(values, durations)
 
     @property
     def share(self) -> Array:
         """Part of the time of each, shape [L]."""
-        return self.weights / self.weights.sum()
+        total: float = self.weights.sum()
+        return self.weights / total
 
     @property
     def slow_share(self) -> float:
         """Part of the time with any delay."""
         return float(self.share[self.delay_ms > 0].sum())
+
+    @property
+    def failed_share(self) -> float:
+        """Part of the time without the link."""
+        return float(self.share[np.isinf(self.delay_ms)].sum())
+
+    @property
+    def largest_ms(self) -> float:
+        """The longest delay besides failures; 0 if there is none."""
+        return float(self.delay_ms[np.isfinite(self.delay_ms)].max(initial=0.0))
 
     @property
     def while_slow(self) -> Levels:
@@ -135,10 +147,11 @@ def slow_levels(trace: DelayTrace) -> Levels:
 
 
 def changes(trace: DelayTrace) -> list[int]:
-    """Return how often each link's delay changes."""
+    """Return how often each link's delay changes; what it is at 0 is no change."""
     states = np.concatenate([np.zeros((1, trace.links, 2)), trace.delay_ms])
-    changed: list[int] = (states[1:] != states[:-1]).any(axis=2).sum(axis=0).tolist()
-    return changed
+    changed = (states[1:] != states[:-1]).any(axis=2)[trace.starts > 0]
+    counts: list[int] = changed.sum(axis=0).tolist()
+    return counts
 
 
 def _pieces(trace: DelayTrace) -> tuple[Array, Array]:

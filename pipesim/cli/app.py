@@ -181,4 +181,4 @@ def _add_group(name: str, package: ModuleType, about: str) -> None:
 
 
 _add_group("import", importing, "Make a scenario or a plan from the files of another tool.")
-_add_group("trace", tracing, "Delays that change over time: make, show and run traces of them.")
+_add_group("trace", tracing, "Make, show and run traces of delays that change over time.")

@@ -18,6 +18,7 @@ __all__ = [
     "SlowLink",
     "duration_ms",
     "durations_ms",
+    "iteration",
     "limits",
     "link_indices",
     "names",
@@ -76,6 +77,19 @@ def durations_ms(text: str) -> float | list[float]:
     """
     values = [duration_ms(part) for part in text.split(",")]
     return values if len(values) > 1 else values[0]
+
+
+def iteration(text: str) -> float:
+    """Read the number of an iteration.
+
+    Examples
+    --------
+    >>> iteration("120")
+    120.0
+    """
+    if not re.fullmatch("[0-9]{1,15}", text.strip()):
+        raise ScenarioError(f"{text!r} is not the number of an iteration")
+    return float(text)
 
 
 def link_indices(text: str) -> list[int]:
