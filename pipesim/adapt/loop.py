@@ -13,9 +13,9 @@ from pipesim.adapt.detectors import Detector
 from pipesim.adapt.estimation import Estimator, differs
 from pipesim.adapt.strategy import Plan, Planning, Strategy
 from pipesim.delays import DelayTrace
-from pipesim.engine import Injection, iterate
+from pipesim.engine import Injection
 from pipesim.errors import DeadlockError, ScenarioError
-from pipesim.scenario import TIME_OF, Array, Scenario
+from pipesim.scenario import Array, Scenario
 
 __all__ = ["Iteration", "Job", "Recorded", "run_job"]
 
@@ -31,8 +31,8 @@ class Job:
     trace : DelayTrace
         The delays of its links. It ends.
     jitter : float
-        Standard deviation of the logarithm of each operator's time and of each measured transfer
-        time: 0.05 is about 5 %. The same for all strategies.
+        Standard deviation of the logarithm of operator times, by stage and micro-batch, and of
+        each measured transfer time: 0.05 is about 5 %. The same for all strategies.
     seed : int
         Of the jitter.
     every, delegates_every : int
@@ -274,7 +274,7 @@ class _Run:
                 _, self.plan = self.pending
                 self.pending = None
             self._start_planning(index, clock_ms)
-        if self.plan.program is before.program:
+        if self.plan.runs is before.runs:
             return False, 0.0
         first = bool(self.plan.delegates.any()) and not self.delegated
         self.delegated |= first
@@ -297,7 +297,7 @@ class _Run:
             return now, self.planning.plan(now)
         plans = [self.planning.plan(now), self.planning.plan(np.array(trace.at(ends))), self.plan]
         trials = [
-            iterate(one.program, self.job.scenario, self.injection.fork(point)).iteration_ms
+            one.runs.run(self.job.scenario, self.injection.fork(point)).iteration_ms
             for one in plans
         ]
         return now, plans[int(np.argmin(trials))]
@@ -306,25 +306,14 @@ class _Run:
 
     def _simulated(self, index: int, point: float) -> Recorded:
         """Run an iteration from a point of the trace on."""
+        job, stretch, noise = self.job, None, 1.0
+        if job.jitter:
+            scenario = job.scenario
+            shape = (scenario.stages, scenario.microbatches)
+            random = np.random.default_rng((job.seed, index + job.lead))
+            stretch = random.lognormal(0.0, job.jitter, shape)
+            noise = random.lognormal(0.0, job.jitter, (job.trace.links, 2, shape[1]))
         self.injection.start = point
-        ran = iterate(self.plan.program, self._scenario(index), self.injection)
-        times_ms = ran.sent_ms + self._transfer_ms
-        if self.job.jitter:
-            generator = np.random.default_rng((self.job.seed, index + self.job.lead, 1))
-            times_ms = times_ms * generator.lognormal(0.0, self.job.jitter, times_ms.shape)
-        measured_ms = np.median(times_ms, axis=2)
+        ran = self.plan.runs.run(job.scenario, self.injection, stretch=stretch)
+        measured_ms = np.median((ran.sent_ms + self._transfer_ms) * noise, axis=2)
         return Recorded(ran.iteration_ms, measured_ms, ran.peak_activations)
-
-    def _scenario(self, index: int) -> Scenario:
-        """The operator times of an iteration, which are the same for all strategies."""
-        job, scenario = self.job, self.job.scenario
-        if not job.jitter:
-            return scenario
-        generator = np.random.default_rng((job.seed, index + job.lead))
-        shape = (scenario.stages, scenario.microbatches)
-        return scenario.replaced(
-            **{
-                name: getattr(scenario, name) * generator.lognormal(0.0, job.jitter, shape)
-                for name in TIME_OF.values()
-            }
-        )

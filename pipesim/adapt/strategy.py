@@ -10,9 +10,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from pipesim.engine import evaluate
+from pipesim.engine import Iterations, evaluate
 from pipesim.lowering import lower
-from pipesim.program import Program
 from pipesim.scenario import Array, Scenario
 from pipesim.schedule import Schedule
 from pipesim.transport import Delegated, Transport
@@ -62,8 +61,8 @@ class Plan:
         The delays that it was made for.
     schedule : Schedule
         The order of operators.
-    program : Program
-        The same over the transport that it was made for.
+    runs : Iterations
+        The same over the transport that it was made for, to be run.
     delegates : array of bool, shape [S−1, 2]
         Which messages go through delegates.
     delegation_ms : float
@@ -72,7 +71,7 @@ class Plan:
 
     delay_ms: Array
     schedule: Schedule
-    program: Program
+    runs: Iterations
     delegates: NDArray[np.bool_]
     delegation_ms: float = 0.0
 
@@ -92,7 +91,7 @@ class Planning:
         self.scenario = scenario
         self.strategy = strategy
         self._made: dict[bytes, Plan] = {}
-        self._programs: dict[Hashable, Program] = {}
+        self._lowered: dict[Hashable, Iterations] = {}
 
     @cached_property
     def healthy(self) -> Plan:
@@ -128,14 +127,14 @@ class Planning:
         told, over = self.scenario.replaced(occupancy_ms=delay_ms), self.strategy.direct
         schedule = plan(told, self.strategy.planner, over=over)
         nowhere = np.zeros(delay_ms.shape, dtype=bool)
-        return Plan(delay_ms, schedule, self._program(schedule, told, over), nowhere)
+        return Plan(delay_ms, schedule, self._runs(schedule, told, over), nowhere)
 
-    def _program(self, schedule: Schedule, told: Scenario, over: Transport) -> Program:
+    def _runs(self, schedule: Schedule, told: Scenario, over: Transport) -> Iterations:
         """Lower a schedule; the same orders with the same delegates are the same program."""
         key = over.name, schedule.codes.tobytes(), (told.delay_ms > 0).tobytes()
-        if key not in self._programs:
-            self._programs[key] = lower(schedule, told, over)
-        return self._programs[key]
+        if key not in self._lowered:
+            self._lowered[key] = Iterations(lower(schedule, told, over))
+        return self._lowered[key]
 
     def _for(self, delay_ms: Array) -> Plan:
         told = self.scenario.replaced(occupancy_ms=delay_ms)
@@ -148,8 +147,8 @@ class Planning:
             made_ms = evaluate(told, schedule, over)
             free_ms = evaluate(told, schedule, _free(over))
             delegates = told.delay_ms > 0
-            program = self._program(schedule, told, over)
-            made = Plan(delay_ms, schedule, program, delegates, max(0.0, made_ms - free_ms))
+            runs = self._runs(schedule, told, over)
+            made = Plan(delay_ms, schedule, runs, delegates, max(0.0, made_ms - free_ms))
         kept_ms = evaluate(told, self.healthy.schedule, self.strategy.direct)
         if kept_ms <= made_ms * (1 + _SAME):
             return replace(self.healthy, delay_ms=delay_ms)
