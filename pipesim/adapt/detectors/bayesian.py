@@ -62,7 +62,10 @@ class Bayesian(Changes):
         self._kappa = _SPREAD**-2 + length
         self._alpha = _CERTAINTY + length / 2
         self._norm = np.array(
-            [math.lgamma(a + 0.5) - math.lgamma(a) - math.log(2 * math.pi * a) / 2 for a in self._alpha]
+            [
+                math.lgamma(a + 0.5) - math.lgamma(a) - math.log(2 * math.pi * a) / 2
+                for a in self._alpha
+            ]
         )
         self._widening = (self._kappa + 1) / (self._alpha * self._kappa)
         # And those of this series, with how probable each length is.
