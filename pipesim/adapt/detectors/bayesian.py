@@ -61,9 +61,8 @@ class Bayesian(Changes):
         length = np.arange(runs + 1)
         self._kappa = _SPREAD**-2 + length
         self._alpha = _CERTAINTY + length / 2
-        self._norm = np.array(
-            [math.lgamma(a + 0.5) - math.lgamma(a) - math.log(2 * math.pi * a) / 2 for a in self._alpha]
-        )
+        self._norm = np.array([math.lgamma(a + 0.5) - math.lgamma(a) for a in self._alpha])
+        self._norm -= np.log(2 * np.pi * self._alpha) / 2
         self._widening = (self._kappa + 1) / (self._alpha * self._kappa)
         # And those of this series, with how probable each length is.
         self._log_odds, self._mean, self._beta = np.zeros(1), np.zeros(1), np.full(1, _CERTAINTY)
