@@ -94,10 +94,11 @@ class Bayesian(Changes):
         grown -= math.log(np.exp(grown).sum())
         mean = self._mean + away / (kappa + 1)
         beta = self._beta + kappa * away * away / (2 * (kappa + 1))
-        if count > longest:  # the longest run stays the longest
-            beta[-1] *= self._alpha[-1] / (self._alpha[-1] + 0.5)
+        if count > longest:  # the two longest become one, which is what the likelier is
+            if grown[-1] > grown[-2]:
+                mean[-2] = mean[-1]
+                beta[-2] = beta[-1] * self._alpha[-1] / (self._alpha[-1] + 0.5)
             grown[-2] = np.logaddexp(grown[-2], grown[-1])
-            mean[-2], beta[-2] = mean[-1], beta[-1]
             grown, mean, beta = grown[:-1], mean[:-1], beta[:-1]
         self._log_odds = _after(self._ends, grown + self._goes_on)
         self._mean, self._beta = _after(0.0, mean), _after(_CERTAINTY, beta)
