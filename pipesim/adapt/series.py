@@ -81,7 +81,8 @@ CASES: Mapping[str, Callable[[], tuple[Array, Array]]] = MappingProxyType(
         "drift": _drift,
         "no base": partial(_step, 3.0),
         "outliers": lambda: _plain(np.zeros(900)),
-        "healthy": lambda: _plain(np.zeros(HOUR - 2 * _HEALTHY)),
+        "healthy hour": lambda: _plain(np.zeros(HOUR - 2 * _HEALTHY)),
+        "slow hour": lambda: _plain(np.full(HOUR, 2.0)),
     }
 )
 """What happens to the link, by name: its base and its delays, as multiples of a healthy time."""
@@ -101,7 +102,7 @@ def synthetic(
         Steps and bursts to 5× start and end at once; ``levels`` changes while slow, between 2×
         and 8×; the ``ramp`` takes 50 iterations each way. In ``no base``, a healthy link's messages
         take no time. In ``outliers``, one measurement in a hundred is three times as long,
-        and nothing is slow. ``healthy`` is an hour.
+        and nothing is slow. In ``slow hour``, the link stays at 3×.
     jitter : float
         Standard deviation of the logarithm of what is measured.
     seed : int

@@ -54,7 +54,7 @@ class Bayesian(Changes):
     ) -> None:
         over("hazard", hazard, 0)
         under("hazard", hazard, 1)
-        at_least("runs", runs, 2)
+        at_least("runs", runs, 2, most=10_000)
         self._scale = Deviations(decision, jitter)
         self._ends, self._goes_on = math.log(hazard), math.log1p(-hazard)
         # By length of the run, 0 to `runs`: the parameters that are alike for all series.

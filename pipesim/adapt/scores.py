@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TypeAlias
 
@@ -74,8 +74,9 @@ def evaluate(
     jitter: float = 0.05,
     seed: int = 0,
     trials: int = WAYS,
+    base_ms: float = 10.0,
     report: Callable[[str], None] = lambda text: None,
-    series: Mapping[str, Iterable[Series]] | None = None,
+    series: Mapping[str, Sequence[Series]] | None = None,
 ) -> list[Score]:
     """Return the scores of detectors: of each on every case, case by case.
 
@@ -83,7 +84,7 @@ def evaluate(
     ----------
     detectors : iterable of str
         As :func:`~pipesim.adapt.detectors.detector_from` reads them.
-    jitter, seed, trials
+    jitter, seed, trials, base_ms
         See :func:`~pipesim.adapt.series.synthetic`.
     report : callable, optional
         Told what is being done.
@@ -98,8 +99,8 @@ def evaluate(
     makers = {text: detector_from(text) for text in detectors}
     scores = []
     for case in CASES if series is None else series:
-        known = list(
-            synthetic(case, jitter=jitter, seed=seed, trials=trials)
+        known = (
+            list(synthetic(case, jitter=jitter, seed=seed, trials=trials, base_ms=base_ms))
             if series is None
             else series[case]
         )
