@@ -188,4 +188,4 @@ def _mean(values: list[float]) -> float | None:
 
 
 def _ninetieth(values: list[float]) -> float | None:
-    return float(np.quantile(values, 0.9, method="higher")) if values else None
+    return float(np.quantile(values, 0.9, method="inverted_cdf")) if values else None

@@ -68,6 +68,11 @@ class Bayesian(Changes):
         self._log_odds, self._mean, self._beta = np.zeros(1), np.zeros(1), np.full(1, _CERTAINTY)
         self._run = 0
 
+    def odds(self) -> Array:
+        """Return how probable it is that the current run has 1, 2, … measurements; shape [runs]."""
+        probable: Array = np.exp(self._log_odds[1:] - self._goes_on)
+        return probable
+
     def begun(self, measured_ms: float, level_ms: float) -> int:
         """Return how many measurements ago a new level began."""
         self._learn(self._scale.of(measured_ms))

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from pipesim.adapt.detectors import DETECTORS
+from pipesim.adapt.detectors import DETECTORS, detector_from
 from pipesim.adapt.scores import Score, evaluate
 from pipesim.adapt.series import WAYS, traced
 from pipesim.cli import parsing
@@ -124,6 +124,8 @@ def _detectors(text: str) -> list[str]:
             found.append(part.strip())
     if len(set(found)) < len(found):
         raise ScenarioError(f"{text!r} names a detector twice")
+    for name in found:
+        detector_from(name)
     return found
 
 
