@@ -16,7 +16,7 @@ from tests.strategies import examples
 
 every = pytest.mark.parametrize("name", DETECTORS)
 
-transfers = st.floats(0, 1000) | st.sampled_from([0.0, 1.0, 10.0, 20.0, 30.0])
+transfers = st.floats(1e-6, 1000) | st.sampled_from([0.0, 1.0, 10.0, 20.0, 30.0])
 series = st.lists(transfers | st.just(math.nan), max_size=60)
 levels = st.lists(st.tuples(transfers, st.integers(1, 12)), max_size=8).map(
     lambda parts: [value for value, count in parts for _ in range(count)]
