@@ -54,23 +54,24 @@ class Bayesian(Changes):
     ) -> None:
         over("hazard", hazard, 0)
         under("hazard", hazard, 1)
-        at_least("runs", runs, 2)
+        at_least("runs", runs, 2, most=10_000)
         self._scale = Deviations(decision, jitter)
         self._ends, self._goes_on = math.log(hazard), math.log1p(-hazard)
         # By length of the run, 0 to `runs`: the parameters that are alike for all series.
         length = np.arange(runs + 1)
         self._kappa = _SPREAD**-2 + length
         self._alpha = _CERTAINTY + length / 2
-        self._norm = np.array(
-            [
-                math.lgamma(a + 0.5) - math.lgamma(a) - math.log(2 * math.pi * a) / 2
-                for a in self._alpha
-            ]
-        )
+        self._norm = np.array([math.lgamma(a + 0.5) - math.lgamma(a) for a in self._alpha])
+        self._norm -= np.log(2 * np.pi * self._alpha) / 2
         self._widening = (self._kappa + 1) / (self._alpha * self._kappa)
         # And those of this series, with how probable each length is.
         self._log_odds, self._mean, self._beta = np.zeros(1), np.zeros(1), np.full(1, _CERTAINTY)
         self._run = 0
+
+    def odds(self) -> Array:
+        """Return how probable it is that the current run has 1, 2, … measurements; shape [runs]."""
+        probable: Array = np.exp(self._log_odds[1:] - self._goes_on)
+        return probable
 
     def begun(self, measured_ms: float, level_ms: float) -> int:
         """Return how many measurements ago a new level began."""
@@ -98,10 +99,11 @@ class Bayesian(Changes):
         grown -= math.log(np.exp(grown).sum())
         mean = self._mean + away / (kappa + 1)
         beta = self._beta + kappa * away * away / (2 * (kappa + 1))
-        if count > longest:  # the longest run stays the longest
-            beta[-1] *= self._alpha[-1] / (self._alpha[-1] + 0.5)
+        if count > longest:  # the two longest become one, which is what the likelier is
+            if grown[-1] > grown[-2]:
+                mean[-2] = mean[-1]
+                beta[-2] = beta[-1] * self._alpha[-1] / (self._alpha[-1] + 0.5)
             grown[-2] = np.logaddexp(grown[-2], grown[-1])
-            mean[-2], beta[-2] = mean[-1], beta[-1]
             grown, mean, beta = grown[:-1], mean[:-1], beta[:-1]
         self._log_odds = _after(self._ends, grown + self._goes_on)
         self._mean, self._beta = _after(0.0, mean), _after(_CERTAINTY, beta)

@@ -91,8 +91,9 @@ class Decision:
                 f"lower must not be over threshold, {self.threshold:g}, not {self.lower:g}"
             )
         over("least_ms", self.least_ms, 0)
-        for name in ("enter", "leave", "warm_up", "window"):
+        for name in ("enter", "leave", "warm_up"):
             at_least(name, getattr(self, name), 1)
+        at_least("window", self.window, 1, most=10_000)
         if self.baseline_ms is not None:
             at_least("baseline_ms", self.baseline_ms, 0)
         for name in ("follow", "tolerance"):

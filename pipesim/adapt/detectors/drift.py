@@ -104,6 +104,8 @@ class Adwin(_Drift):
             from river.drift import ADWIN
 
             # It looks at each measurement at once, and for parts of any length.
-            return ADWIN(delta=delta, clock=1, min_window_length=1, grace_period=1)
+            return ADWIN(  # type: ignore[no-untyped-call]
+                delta=delta, clock=1, min_window_length=1, grace_period=1
+            )
 
         super().__init__(Deviations(decision, jitter), test)

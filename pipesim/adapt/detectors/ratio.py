@@ -33,8 +33,10 @@ class Ratio(Changes):
             return 0
         side = 1 if measured_ms > level_ms else -1
         self._outside = self._outside + side if self._outside * side > 0 else side
-        count = abs(self._outside)
-        if count < self._confirm and not self._jump.between(measured_ms, level_ms):
+        if self._jump.between(measured_ms, level_ms):
+            self._outside = 0
+            return 1
+        if abs(self._outside) < self._confirm:
             return 0
         self._outside = 0
-        return count
+        return self._confirm

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from inspect import signature
+from numbers import Real
 from types import MappingProxyType
 from typing import Any
 
@@ -57,17 +58,18 @@ def detector(name: str = "ratio", **options: float) -> Callable[[], Detector]:
     (True, 20.0)
     """
     own = _options(name)
+    shared: dict[str, Any] = {}
+    private: dict[str, Any] = {}
     for option, value in options.items():
         if option not in own and option not in _SHARED:
             known = ", ".join([*_SHARED, *own])
             raise ScenarioError(f"the detector {name} has no option {option!r}: one of {known}")
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, Real):
             raise ScenarioError(f"{name}: {option} must be a number, not {value!r}")
-        if (own | _SHARED)[option] == "int" and value % 1 != 0:
+        whole = (own | _SHARED)[option] == "int"
+        if whole and value % 1 != 0:
             raise ScenarioError(f"{name}: {option} must be a whole number, not {value:g}")
-
-    shared: dict[str, Any] = {key: value for key, value in options.items() if key in _SHARED}
-    private = {key: value for key, value in options.items() if key in own}
+        (shared if option in _SHARED else private)[option] = int(value) if whole else float(value)
 
     def make() -> Detector:
         return Watch(decision, DETECTORS[name](decision, **private))
