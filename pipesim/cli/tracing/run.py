@@ -67,8 +67,8 @@ def run(
         str | None,
         Option(
             metavar="TIME",
-            help="End a trace over time there (default: its own end, or as far as its longest piece "
-            "goes on).",
+            help="End a trace over time there (default: its own end, or as far as its longest "
+            "piece goes on).",
         ),
     ] = None,
     lead: Annotated[
@@ -202,7 +202,7 @@ def run(
         show_json(result.as_dict() | {"scenario": what.summary(), "detector": detector})
     else:
         if not quiet:
-            show(*head(what, cost_ms, cluster), *summary(result.trace), "")
+            show(*head(what, cost_ms, cluster, delays=False), *summary(result.trace), "")
         _show(result)
         if not quiet:
             _show_costs(result)
