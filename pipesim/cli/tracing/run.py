@@ -202,7 +202,11 @@ def run(
         show_json(result.as_dict() | {"scenario": what.summary(), "detector": detector})
     else:
         if not quiet:
-            show(*head(what, cost_ms, cluster, delays=False), *summary(result.trace), "")
+            show(
+                *head(what, cost_ms, cluster, slow=f"delays of {trace.name}"),
+                *summary(result.trace),
+                "",
+            )
         _show(result)
         if not quiet:
             _show_costs(result)

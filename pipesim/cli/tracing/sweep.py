@@ -93,7 +93,7 @@ def sweep(
         return
     if not quiet:
         show(
-            *head(what, cost_ms, cluster, delays=False),
+            *head(what, cost_ms, cluster, slow="all links slow"),
             "Gap to the oracle in %, of iterations a minute:",
             "",
         )
