@@ -9,6 +9,7 @@ import math
 import re
 from typing import NamedTuple
 
+from pipesim.documents.links import directed_link, link_index
 from pipesim.errors import ScenarioError
 from pipesim.scenario import DIRECTIONS, LARGEST, Direction
 
@@ -18,20 +19,20 @@ __all__ = [
     "SlowRing",
     "duration_ms",
     "durations_ms",
+    "iteration",
     "limits",
     "link_indices",
     "names",
+    "part",
     "slow_link",
     "slow_ring",
 ]
 
-UNITS_MS = {"us": 1e-3, "µs": 1e-3, "μs": 1e-3, "ms": 1.0, "s": 1e3, "min": 60e3}
+UNITS_MS = {"us": 1e-3, "µs": 1e-3, "μs": 1e-3, "ms": 1.0, "s": 1e3, "min": 60e3, "h": 3600e3}
 
 _NUMBER = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 _DURATION = re.compile(rf"({_NUMBER})\s*({'|'.join(UNITS_MS)})")
-_INDEX = re.compile(r"[0-9]{1,9}")
 _SLOW = re.compile(r"([^=]*)=(.*)", re.DOTALL)
-_ONE_WAY = re.compile(r"([0-9]{1,9})\s*>\s*([0-9]{1,9})")
 BOTH_WAYS = DIRECTIONS
 
 
@@ -63,7 +64,7 @@ def duration_ms(text: str) -> float:
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         if re.fullmatch(_NUMBER, text.strip()):
-            raise ScenarioError(f"{text!r} has no unit: write {text.strip()}ms, or us, s or min")
+            raise ScenarioError(f"{text!r} has no unit: write {text.strip()}ms, or us, s, min or h")
         raise ScenarioError(f"{text!r} is not a time such as 20ms, 1.5s or 300us")
     value = _in_ms(match[1], match[2])
     if match[1].startswith("-"):
@@ -90,6 +91,36 @@ def durations_ms(text: str) -> float | list[float]:
     return values if len(values) > 1 else values[0]
 
 
+def iteration(text: str) -> float:
+    """Read the number of an iteration.
+
+    Examples
+    --------
+    >>> iteration("120")
+    120.0
+    """
+    if not re.fullmatch("[0-9]{1,15}", text.strip()):
+        raise ScenarioError(f"{text!r} is not the number of an iteration")
+    return float(text)
+
+
+def part(text: str) -> float:
+    """Read a part in percent, or of 1.
+
+    Examples
+    --------
+    >>> part("5%"), part("0.05")
+    (0.05, 0.05)
+    """
+    match = re.fullmatch(rf"({_NUMBER})\s*(%?)", text.strip())
+    if match is None:
+        raise ScenarioError(f"{text!r} is not a part such as 5% or 0.05")
+    value = float(match[1]) / (100 if match[2] else 1)
+    if not 0 <= value < 1:
+        raise ScenarioError(f"{text!r} is not between 0% and 100%")
+    return value
+
+
 def link_indices(text: str) -> list[int]:
     """Read a comma list of link numbers.
 
@@ -98,11 +129,11 @@ def link_indices(text: str) -> list[int]:
     >>> link_indices("0,2")
     [0, 2]
     """
-    return [_index(part) for part in text.split(",")]
+    return [link_index(part) for part in text.split(",")]
 
 
-def _index(text: str, what: str = "link") -> int:
-    if not _INDEX.fullmatch(text.strip()):
+def _index(text: str, what: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,9}", text.strip()):
         raise ScenarioError(f"{text!r} is not a {what}: {what}s are numbered 0, 1, 2 …")
     return int(text)
 
@@ -125,13 +156,7 @@ def slow_link(text: str) -> SlowLink:
         raise ScenarioError(f"{text!r} is not LINK=TIME, such as 0=20ms or '0>1=20ms'")
     delay_ms = duration_ms(match[2])
     where, rank = _with_rank(match[1])
-    ways = _ONE_WAY.fullmatch(where)
-    if ways is None:
-        return SlowLink(_index(where), BOTH_WAYS, delay_ms, rank)
-    start, end = int(ways[1]), int(ways[2])
-    if abs(start - end) != 1:
-        raise ScenarioError(f"{where!r}: no link joins stages {start} and {end}")
-    return SlowLink(min(start, end), ("down",) if start < end else ("up",), delay_ms, rank)
+    return SlowLink(*directed_link(where), delay_ms, rank)
 
 
 def slow_ring(text: str) -> SlowRing:
