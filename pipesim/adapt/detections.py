@@ -29,7 +29,7 @@ class Detections:
     missed : int
         Onsets of links that had recovered before.
     false_alarms : int
-        Times that a link was taken as slow which had no delay in that iteration.
+        Times that a link became known as slow in an iteration that delayed none of its messages.
     recovery : array of int
         After each recovery of all links, iterations that still started with another plan than that
         for healthy links.
@@ -51,10 +51,12 @@ class Detections:
         starts = np.array([one.start_ms for one in iterations])
         ends = np.array([one.end_ms for one in iterations])
         known = np.array([one.estimate_ms > 0 for one in iterations])
+        delayed = np.array([one.delayed for one in iterations])
+        before = np.concatenate([np.zeros_like(known[:1]), known[:-1]])
         by_time = trace.by == "time"
         at = trace.starts if by_time else _when(trace.starts, starts)
-        before = np.concatenate([np.zeros((1, trace.links, 2)), trace.delay_ms])[:-1]
-        slow, was = trace.delay_ms >= LEAST_MS, before >= LEAST_MS
+        slow = trace.delay_ms >= LEAST_MS
+        was = np.concatenate([np.zeros_like(slow[:1]), slow])[: len(slow)]
         delays, missed = [], 0
         for k, link, way in np.argwhere(slow & ~was).tolist():
             if at[k] >= ends[-1]:
@@ -72,7 +74,7 @@ class Detections:
         return cls(
             np.array(delays),
             missed,
-            _false_alarms(trace, iterations, known),
+            int((known & ~before & ~delayed).sum()),
             _recovery(at, slow, iterations),
         )
 
@@ -81,25 +83,6 @@ def _when(indices: Array, starts: Array) -> Array:
     """When iterations of these indices start; those that never ran: never."""
     times: Array = np.append(starts, np.inf)[np.clip(indices, 0, len(starts)).astype(int)]
     return times
-
-
-def _false_alarms(
-    trace: DelayTrace, iterations: Sequence[Iteration], known: NDArray[np.bool_]
-) -> int:
-    previous = np.zeros_like(known[0])
-    alarms = 0
-    for one, now in zip(iterations, known, strict=True):
-        new = now & ~previous
-        if new.any():
-            begin, end = (
-                (one.start_ms, one.end_ms) if trace.by == "time" else (one.index, one.index)
-            )
-            first = int(np.searchsorted(trace.starts, begin, side="right")) - 1
-            last = int(np.searchsorted(trace.starts, end, side="right"))
-            pieces = trace.delay_ms[max(first, 0) : last]
-            alarms += int((new & ~(pieces > 0).any(axis=0)).sum())
-        previous = now
-    return alarms
 
 
 def _recovery(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipesim.adapt.costs import FREE, Costs
 from pipesim.adapt.detectors import Detector
@@ -107,6 +108,8 @@ class Iteration:
         Parts of ``duration_ms`` that adaptation costs.
     measured_ms : array, shape [S−1, 2]
         The median transfer time of each link's messages, with the delay.
+    delayed : array of bool, shape [S−1, 2]
+        Where any message was delayed.
     estimate_ms : array, shape [S−1, 2]
         The delays that the job knows of when it ends.
     peak_activations : array, shape [D]
@@ -122,6 +125,7 @@ class Iteration:
     profile_ms: float
     switch_ms: float
     measured_ms: Array = field(repr=False)
+    delayed: NDArray[np.bool_] = field(repr=False)
     estimate_ms: Array = field(repr=False)
     peak_activations: Array = field(repr=False)
 
@@ -137,6 +141,7 @@ class Recorded:
 
     pipeline_ms: float
     measured_ms: Array
+    delayed: NDArray[np.bool_]
     peak_activations: Array
 
 
@@ -244,6 +249,7 @@ class _Run:
                 profile_ms,
                 switch_ms,
                 ran.measured_ms,
+                ran.delayed,
                 self.estimate_ms,
                 ran.peak_activations,
             )
@@ -316,4 +322,5 @@ class _Run:
         self.injection.start = point
         ran = self.plan.runs.run(job.scenario, self.injection, stretch=stretch)
         measured_ms = np.median((ran.sent_ms + self._transfer_ms) * noise, axis=2)
-        return Recorded(ran.iteration_ms, measured_ms, ran.peak_activations)
+        delayed: NDArray[np.bool_] = np.any(ran.sent_ms > 0, axis=2)
+        return Recorded(ran.iteration_ms, measured_ms, delayed, ran.peak_activations)

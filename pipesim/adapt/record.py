@@ -5,15 +5,17 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipesim.adapt.loop import Iteration, Recorded
-from pipesim.errors import FormatError, PipesimError
+from pipesim.documents.links import directed_link
+from pipesim.errors import FormatError, PipesimError, ScenarioError
 from pipesim.files import StrPath, read_text, write_text
 from pipesim.scenario import DIRECTIONS
 
@@ -28,6 +30,7 @@ _BEFORE = (
     "pipeline_ms",
     "swapped",
     "delegated",
+    "delayed",
     "peak_activations",
 )
 
@@ -101,7 +104,6 @@ class Record:
         """
         if one.index < len(self._rows[system]):
             return
-        ways = [f"{a}>{b}" for a, b in _delegated(one)]
         cells: list[object] = [
             self._run,
             system,
@@ -110,7 +112,8 @@ class Record:
             repr(one.duration_ms),
             repr(one.pipeline_ms),
             int(one.swapped),
-            " ".join(ways),
+            _named(one.plan.delegates),
+            _named(one.delayed),
             " ".join(map(repr, one.peak_activations.tolist())),
         ]
         for values in (one.measured_ms, one.estimate_ms):
@@ -170,9 +173,10 @@ class Record:
             measured = [float(cells[f"measured_{way}"]) for way in self._ways[: 2 * links]]
             peaks = np.array([float(one) for one in cells["peak_activations"].split()])
             pipeline_ms = float(cells["pipeline_ms"])
-        except ValueError as error:
+            delayed = _ways(cells["delayed"], links)
+        except (ValueError, IndexError, ScenarioError) as error:
             raise FormatError(str(error), file=self._path, line=line) from None
-        own.append(Recorded(pipeline_ms, np.array(measured).reshape(links, 2), peaks))
+        own.append(Recorded(pipeline_ms, np.array(measured).reshape(links, 2), delayed, peaks))
 
 
 def _line(cells: Sequence[object]) -> str:
@@ -181,7 +185,15 @@ def _line(cells: Sequence[object]) -> str:
     return text.getvalue()
 
 
-def _delegated(one: Iteration) -> Iterator[tuple[int, int]]:
-    """The stages between which messages are delegated, from and to."""
-    for link, way in np.argwhere(one.plan.delegates).tolist():
-        yield (link + way, link + 1 - way)
+def _named(ways: NDArray[np.bool_]) -> str:
+    """Links and directions, by the stages between which messages go: from and to."""
+    return " ".join(f"{link + way}>{link + 1 - way}" for link, way in np.argwhere(ways).tolist())
+
+
+def _ways(text: str, links: int) -> NDArray[np.bool_]:
+    """The opposite; raises ScenarioError or ValueError where it is not."""
+    ways = np.zeros((links, 2), dtype=bool)
+    for word in text.split():
+        link, (direction,) = directed_link(word)
+        ways[link, DIRECTIONS.index(direction)] = True
+    return ways
