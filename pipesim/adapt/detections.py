@@ -105,7 +105,7 @@ def _false_alarms(
 def _recovery(
     at: Array, slow: NDArray[np.bool_], iterations: Sequence[Iteration]
 ) -> NDArray[np.int64]:
-    healthy = ~slow.any(axis=(1, 2))
+    healthy: NDArray[np.bool_] = np.logical_not(slow.any(axis=(1, 2)))
     starts = np.array([one.start_ms for one in iterations])
     other = np.array([bool(one.plan.delay_ms.any()) for one in iterations])
     counts = []

@@ -86,7 +86,7 @@ def generate(
         raise ScenarioError("a trace has at least one link, and a seed is at least 0")
     if not STEP_MS <= median_ms < p99_ms:
         raise ScenarioError("the median must be at least 0.1 ms, and below the 99th percentile")
-    if not min(burst_ms, level_ms) >= TICK_MS:
+    if not (burst_ms >= TICK_MS and level_ms >= TICK_MS):
         raise ScenarioError("bursts, and levels in them, must last at least 100 ms on average")
     if not links * duration_ms <= MOST_CHANGES * min(burst_ms, level_ms):
         raise ScenarioError(f"a trace of {duration_ms:g} ms would have too many changes")

@@ -167,7 +167,7 @@ def run_job(
     detector : callable, optional
         Makes one detector; needed by a strategy that adapts to measurements.
     costs : Costs, optional
-        Of adaptation. Default: those of :class:`Costs`; none for an oracle.
+        Of adaptation. An oracle has none.
     replan_every : int
         Start to plan at most once in so many iterations.
     recorded : iterable of Recorded
@@ -203,7 +203,7 @@ class _Run:
         self.planning = Planning(job.scenario, strategy)
         self.oracle = strategy.knows == "delays"
         self.adapts = self.planning.adapts
-        self.costs = costs or (FREE if self.oracle or not self.adapts else Costs())
+        self.costs = FREE if self.oracle or not self.adapts else costs or Costs()
         self.injection = Injection(job.trace, every=job.every, delegates_every=job.delegates_every)
         self.replan_every = replan_every
         self.plan = self.planning.healthy
@@ -306,7 +306,7 @@ class _Run:
 
     def _simulated(self, index: int, point: float) -> Recorded:
         """Run an iteration from a point of the trace on."""
-        job, stretch, noise = self.job, None, 1.0
+        job, stretch, noise = self.job, None, np.ones(1)
         if job.jitter:
             scenario = job.scenario
             shape = (scenario.stages, scenario.microbatches)

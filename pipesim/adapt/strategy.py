@@ -10,7 +10,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from pipesim.engine import Iterations, evaluate
+from pipesim.delays import DelayTrace
+from pipesim.engine import Injection, Iterations
 from pipesim.lowering import lower
 from pipesim.scenario import Array, Scenario
 from pipesim.schedule import Schedule
@@ -137,22 +138,31 @@ class Planning:
         return self._lowered[key]
 
     def _for(self, delay_ms: Array) -> Plan:
-        told = self.scenario.replaced(occupancy_ms=delay_ms)
         if self.strategy.delegated is None:
             made = self._direct(delay_ms)
-            made_ms = evaluate(told, made.schedule, self.strategy.direct)
         else:
-            over = replace(self.strategy.delegated, only_slow=True)
-            schedule = plan(told, self.strategy.planner, over=over)
-            made_ms = evaluate(told, schedule, over)
-            free_ms = evaluate(told, schedule, _free(over))
-            delegates = told.delay_ms > 0
-            runs = self._runs(schedule, told, over)
-            made = Plan(delay_ms, schedule, runs, delegates, max(0.0, made_ms - free_ms))
-        kept_ms = evaluate(told, self.healthy.schedule, self.strategy.direct)
+            made = self._delegating(delay_ms, self.strategy.delegated)
+        kept_ms, made_ms = (self._iteration_ms(one.runs, delay_ms) for one in (self.healthy, made))
         if kept_ms <= made_ms * (1 + _SAME):
             return replace(self.healthy, delay_ms=delay_ms)
         return made
+
+    def _delegating(self, delay_ms: Array, delegated: Delegated) -> Plan:
+        told, over = (
+            self.scenario.replaced(occupancy_ms=delay_ms),
+            replace(delegated, only_slow=True),
+        )
+        schedule = plan(told, self.strategy.planner, over=over)
+        runs, cost_ms = self._runs(schedule, told, over), 0.0
+        if (free := _free(over)) != over:
+            cheaper = Iterations(lower(schedule, told, free))
+            cost_ms = self._iteration_ms(runs, delay_ms) - self._iteration_ms(cheaper, delay_ms)
+        return Plan(delay_ms, schedule, runs, delay_ms > 0, max(0.0, cost_ms))
+
+    def _iteration_ms(self, runs: Iterations, delay_ms: Array) -> float:
+        """An iteration whose links have these delays."""
+        injection = Injection(DelayTrace([0.0], [delay_ms]))
+        return runs.run(self.scenario, injection).iteration_ms
 
 
 def _free(over: Delegated) -> Delegated:

@@ -16,6 +16,7 @@ from pipesim.scenario import DIRECTIONS, LARGEST, Direction
 __all__ = [
     "BOTH_WAYS",
     "SlowLink",
+    "SlowRing",
     "duration_ms",
     "durations_ms",
     "iteration",
@@ -24,6 +25,7 @@ __all__ = [
     "names",
     "part",
     "slow_link",
+    "slow_ring",
 ]
 
 UNITS_MS = {"us": 1e-3, "µs": 1e-3, "μs": 1e-3, "ms": 1.0, "s": 1e3, "min": 60e3, "h": 3600e3}
@@ -35,10 +37,19 @@ BOTH_WAYS = DIRECTIONS
 
 
 class SlowLink(NamedTuple):
-    """A link, the directions in which it is slow, and by how much."""
+    """A link, the directions in which it is slow, by how much, and in which rank's pipeline."""
 
     link: int
     directions: tuple[Direction, ...]
+    delay_ms: float
+    rank: int = 0
+
+
+class SlowRing(NamedTuple):
+    """A slow link between two data-parallel ranks, ``rank`` and the next, at one stage."""
+
+    stage: int
+    rank: int
     delay_ms: float
 
 
@@ -121,23 +132,53 @@ def link_indices(text: str) -> list[int]:
     return [link_index(part) for part in text.split(",")]
 
 
-def slow_link(text: str) -> SlowLink:
-    """Read ``LINK=TIME``, or ``STAGE>STAGE=TIME`` for one direction.
+def _index(text: str, what: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,9}", text.strip()):
+        raise ScenarioError(f"{text!r} is not a {what}: {what}s are numbered 0, 1, 2 …")
+    return int(text)
 
-    ``0>1`` are activations on link 0, down from stage 0 to 1; ``1>0`` gradients, up.
+
+def slow_link(text: str) -> SlowLink:
+    """Read ``LINK=TIME``, or ``STAGE>STAGE=TIME`` for one direction; ``:RANK`` before ``=``.
+
+    ``0>1`` are activations on link 0, down from stage 0 to 1; ``1>0`` gradients, up. The rank is
+    that of a data-parallel job.
 
     Examples
     --------
     >>> slow_link("2=5ms")
-    SlowLink(link=2, directions=('down', 'up'), delay_ms=5.0)
-    >>> slow_link("1>0=20ms")
-    SlowLink(link=0, directions=('up',), delay_ms=20.0)
+    SlowLink(link=2, directions=('down', 'up'), delay_ms=5.0, rank=0)
+    >>> slow_link("1>0:3=20ms")
+    SlowLink(link=0, directions=('up',), delay_ms=20.0, rank=3)
     """
     match = _SLOW.fullmatch(text)
     if match is None:
         raise ScenarioError(f"{text!r} is not LINK=TIME, such as 0=20ms or '0>1=20ms'")
     delay_ms = duration_ms(match[2])
-    return SlowLink(*directed_link(match[1].strip()), delay_ms)
+    where, rank = _with_rank(match[1])
+    return SlowLink(*directed_link(where), delay_ms, rank)
+
+
+def slow_ring(text: str) -> SlowRing:
+    """Read ``STAGE=TIME`` or ``STAGE:RANK=TIME``: the link between a rank and the next.
+
+    Examples
+    --------
+    >>> slow_ring("1=30ms"), slow_ring("1:2=30ms")
+    (SlowRing(stage=1, rank=0, delay_ms=30.0), SlowRing(stage=1, rank=2, delay_ms=30.0))
+    """
+    match = _SLOW.fullmatch(text)
+    if match is None:
+        raise ScenarioError(f"{text!r} is not STAGE=TIME, such as 1=30ms, or STAGE:RANK=TIME")
+    delay_ms = duration_ms(match[2])
+    where, rank = _with_rank(match[1])
+    return SlowRing(_index(where, "stage"), rank, delay_ms)
+
+
+def _with_rank(text: str) -> tuple[str, int]:
+    """What stands before a colon, and the rank behind it; rank 0 if there is none."""
+    where, colon, rank = text.partition(":")
+    return where.strip(), _index(rank, "rank") if colon else 0
 
 
 def limits(text: str) -> float | list[float]:

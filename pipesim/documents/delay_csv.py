@@ -83,18 +83,22 @@ def parse_trace(text: str, *, file: str, links: int | None = None) -> DelayTrace
     (when,) = columns
     others = [column for column in rows[0].values if column != when]
     if _CHANGES[0] in others:
-        listed = _listed_links(others, file)
+        delays = _changes_of(others, file)
     else:
-        listed = _every_link(others, file, links)
-    changes = [Change(row.line, a_point(row, when, POINTS[when]), listed(row)) for row in rows]
+        of = _every_link(others, file)
+        count = 1 + max(link for link, _ in of)
+        if links not in (None, count):
+            raise FormatError(f"is for {count} links, the pipeline has {links}", file=file, line=1)
+        delays, links = _row_of(of), count
+    changes = [Change(row.line, a_point(row, when, POINTS[when]), delays(row)) for row in rows]
     return trace_of(changes, by=POINTS[when].by, links=links, replaces=False, file=file)
 
 
 Reader = Callable[[Row], Mapping[tuple[int, int], float] | None]
 
 
-def _every_link(columns: list[str], file: str, links: int | None) -> Reader:
-    """Return the reader of lines that give every link."""
+def _every_link(columns: list[str], file: str) -> dict[tuple[int, int], str]:
+    """Return the column of each link and direction."""
     of: dict[tuple[int, int], str] = {}
     for column in columns:
         match = _DELAY.fullmatch(column)
@@ -104,24 +108,26 @@ def _every_link(columns: list[str], file: str, links: int | None) -> Reader:
             other = of.setdefault((int(match[1]), direction), column)
             if other != column:
                 raise FormatError(f"{column} contradicts {other}", file=file, line=1)
-    count = max((link for link, _ in of), default=0) + 1
-    for link in range(count):
+    for link in range(1 + max((link for link, _ in of), default=0)):
         for direction, way in enumerate(DIRECTIONS):
             if (link, direction) not in of:
                 one_way = f"_{way}" if (link, 1 - direction) in of else ""
                 raise FormatError(f"has no column delay_link{link}{one_way}_ms", file=file, line=1)
-    if links not in (None, count):
-        raise FormatError(f"is for {count} links, the pipeline has {links}", file=file, line=1)
+    return of
+
+
+def _row_of(of: Mapping[tuple[int, int], str]) -> Reader:
+    """Return the reader of lines that give every link."""
 
     def read(row: Row) -> Mapping[tuple[int, int], float] | None:
-        if all(row.values[column].strip() in _ENDS for column in columns):
+        if all(row.values[column].strip() in _ENDS for column in of.values()):
             return None
         return {place: a_delay(row, column) for place, column in of.items()}
 
     return read
 
 
-def _listed_links(columns: list[str], file: str) -> Reader:
+def _changes_of(columns: list[str], file: str) -> Reader:
     """Return the reader of lines that list links."""
     if set(columns) != set(_CHANGES):
         (odd, *_) = set(columns) ^ set(_CHANGES)
@@ -204,7 +210,7 @@ def save_trace(trace: DelayTrace, path: StrPath) -> None:
     both = (delays[..., DOWN] == delays[..., UP]).all()
     ways = [("", DOWN)] if both else [("_down", DOWN), ("_up", UP)]
     columns = [f"delay_link{link}{way}_ms" for link in range(trace.links) for way, _ in ways]
-    values = delays[..., [direction for _, direction in ways]].reshape(len(starts), -1)
+    values = delays[..., [direction for _, direction in ways]].reshape(len(starts), len(columns))
     when = "time_ms" if trace.by == "time" else "iteration"
     records = [
         {when: _number(start), **dict(zip(columns, map(_number, row), strict=True))}

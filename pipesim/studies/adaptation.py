@@ -26,7 +26,7 @@ from pipesim.studies.planning import in_chunks
 from pipesim.studies.systems import System, default_systems, system
 from pipesim.transport import Delegated, Transport, transport
 
-__all__ = ["ORACLE", "Adaptation", "NoBaselineError", "adapt", "ended"]
+__all__ = ["ORACLE", "Adaptation", "NoBaselineError", "adapt", "ended", "oracle", "strategy_of"]
 
 ORACLE = "oracle"
 """The system that knows the delays, besides those that were asked for."""
@@ -201,9 +201,8 @@ def adapt(
     """
     trace = ended(trace)
     names = list(systems or default_systems(scenario))
-    chosen = [_strategy(system(name), over) for name in names if name != ORACLE]
-    oracle = replace(_strategy(system("pipemorph"), over), name=ORACLE, title="Oracle")
-    chosen.append(replace(oracle, knows="delays"))
+    chosen = [strategy_of(system(name), over) for name in names if name != ORACLE]
+    chosen.append(oracle(over))
     jobs = {
         one.name: Job(
             *_in_chunks(scenario, trace, one.planner),
@@ -247,11 +246,18 @@ def adapt(
     return Adaptation(trace, outcomes)
 
 
-def _strategy(one: System, over: Callable[[str], Transport]) -> Strategy:
+def strategy_of(one: System, over: Callable[[str], Transport]) -> Strategy:
+    """Return what a job does about slow links under a system, see :func:`adapt`."""
     route = over(one.transport)
     if isinstance(route, Delegated):
         return Strategy(one.name, one.title, one.planner, over("nccl"), route)
     return Strategy(one.name, one.title, one.planner, route)
+
+
+def oracle(over: Callable[[str], Transport]) -> Strategy:
+    """Return the strategy that knows the delays, and plans and delegates as PipeMorph does."""
+    told = strategy_of(system("pipemorph"), over)
+    return replace(told, name=ORACLE, title="Oracle", knows="delays")
 
 
 def _in_chunks(scenario: Scenario, trace: DelayTrace, planner: str) -> tuple[Scenario, DelayTrace]:

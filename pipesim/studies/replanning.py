@@ -8,13 +8,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipesim.adapt.costs import Costs
+from pipesim.adapt.detectors import detector_from
+from pipesim.adapt.loop import Job, run_job
 from pipesim.delays import DelayTrace
 from pipesim.errors import ScenarioError
 from pipesim.scenario import Array, Scenario
-from pipesim.studies.adaptation import ORACLE, adapt
+from pipesim.studies.adaptation import oracle, strategy_of
+from pipesim.studies.systems import system
+from pipesim.text import milliseconds
 from pipesim.transport import Transport, transport
 
-__all__ = ["Replanning", "changing", "replanning"]
+__all__ = ["SETTLING", "Replanning", "changing", "replanning"]
+
+SETTLING = 0.1
+"""First part of each job, in which its links become slow, that does not count."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +103,7 @@ def replanning(
     change_ms: Sequence[float],
     replan_every: Sequence[int] = (1,),
     *,
-    iterations: int = 200,
+    duration_ms: float = 60_000.0,
     detector: str = "ratio",
     costs: Costs | None = None,
     lead: int = 8,
@@ -112,7 +119,7 @@ def replanning(
         The pipeline, without delays of its own.
     change_ms, replan_every : sequence
         See :class:`Replanning`.
-    iterations : int
+    duration_ms : float
         Of each job.
     detector, costs, lead, over
         As for :func:`~pipesim.studies.adaptation.adapt`.
@@ -126,36 +133,20 @@ def replanning(
     ScenarioError, ScheduleError
         As for :func:`~pipesim.studies.adaptation.adapt`.
     """
-    links = scenario.stages - 1
-    long_ms = 10.0 * iterations * float(sum(times.max() for times in _times(scenario)))
-    kept = np.empty((len(change_ms), len(replan_every)))
-    unplanned, iteration_ms = np.empty((2, len(change_ms)))
+    makes = detector_from(detector)
+    planned, delegated = (strategy_of(system(one), over) for one in ("pipemorph", "pipemorph-cpu"))
+    runs = [(oracle(over), 1), (delegated, 1), *((planned, every) for every in replan_every)]
+    paces = np.empty((len(change_ms), len(runs)))
     for c, change in enumerate(change_ms):
-        trace = changing(links, change, max(long_ms, 2 * change), seed=seed)
-        for r, every in enumerate(replan_every):
-            done = (c + r / len(replan_every)) / len(change_ms)
-            progress(f"changes every {change:g} ms", done)
-            systems = ["pipemorph-cpu", "pipemorph"] if r == 0 else ["pipemorph"]
-            found = adapt(
-                scenario,
-                trace,
-                systems,
-                detector=detector,
-                costs=costs,
-                replan_every=every,
-                lead=lead,
-                most=iterations,
-                over=over,
-            )
-            kept[c, r] = found.share_of_oracle("pipemorph") or np.nan
-            if r == 0:
-                unplanned[c] = found.share_of_oracle("pipemorph-cpu") or np.nan
-                iteration_ms[c] = 60_000 / found.outcomes[ORACLE].per_minute
-    return Replanning(tuple(change_ms), tuple(replan_every), kept, unplanned, iteration_ms)
-
-
-def _times(scenario: Scenario) -> list[Array]:
-    return [
-        times * scenario.microbatches
-        for times in (scenario.forward_ms, scenario.backward_ms, scenario.weight_ms)
-    ]
+        job = Job(
+            scenario, changing(scenario.stages - 1, change, duration_ms, seed=seed), lead=lead
+        )
+        for r, (strategy, every) in enumerate(runs):
+            progress(f"changes every {milliseconds(change)}", (c + r / len(runs)) / len(change_ms))
+            ran = run_job(job, strategy, detector=makes, costs=costs, replan_every=every)
+            times_ms = [one.duration_ms for one in ran if one.start_ms >= SETTLING * duration_ms]
+            paces[c, r] = len(times_ms) / sum(times_ms) if times_ms else np.nan
+    shares = paces[:, 1:] / paces[:, :1]
+    return Replanning(
+        tuple(change_ms), tuple(replan_every), shares[:, 1:], shares[:, 0], 1 / paces[:, 0]
+    )

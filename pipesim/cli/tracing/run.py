@@ -22,8 +22,8 @@ from pipesim.cli.options import (
     head,
     parsed,
 )
-from pipesim.cli.tracing.words import summary
 from pipesim.cli.output import Column, Outputs, bar, show, show_json, show_rows, wrapped
+from pipesim.cli.tracing.words import summary
 from pipesim.errors import FormatError, ScenarioError
 from pipesim.formats.delay_trace import load_trace
 from pipesim.studies.adaptation import Adaptation, NoBaselineError, adapt, ended
@@ -67,8 +67,8 @@ def run(
         str | None,
         Option(
             metavar="TIME",
-            help="End a trace over time there (default: where it ends itself, or else as far as its "
-            "longest piece goes on).",
+            help="End a trace over time there (default: its own end, or as far as its longest "
+            "piece goes on).",
         ),
     ] = None,
     lead: Annotated[
@@ -194,14 +194,19 @@ def run(
     except NoBaselineError as error:
         raise FormatError(f"{error} (--lead)", file=str(trace), line=error.piece + 2) from None
     if plot:
-        from pipesim.plot import pace, save
+        from pipesim.plot import save
+        from pipesim.plot.pace import pace
 
         save(pace(result, title=f"{what.name or trace.stem}"), plot)
     if json:
         show_json(result.as_dict() | {"scenario": what.summary(), "detector": detector})
     else:
         if not quiet:
-            show(*head(what, cost_ms, cluster), *summary(result.trace), "")
+            show(
+                *head(what, cost_ms, cluster, slow=f"delays of {trace.name}"),
+                *summary(result.trace),
+                "",
+            )
         _show(result)
         if not quiet:
             _show_costs(result)
@@ -241,23 +246,32 @@ def _show(result: Adaptation) -> None:
         ]),
     ]  # fmt: skip
     if any(one.host_bytes for one in ones):
-        adaptation.append(Column("on a host\nGiB", [fixed(one.host_bytes / 2**30, 1) for one in ones]))
+        adaptation.append(
+            Column("on a host\nGiB", [fixed(one.host_bytes / 2**30, 1) for one in ones])
+        )
     titles = [one.strategy.title for one in ones]
     best = max(range(len(ones) - 1), key=lambda i: ones[i].per_minute) if len(ones) > 1 else None
     show_rows(Column("system", titles, numeric=False), main, adaptation, bold=best)
-    levels = [level for level in ones[-1].levels if level.share]
-    if len(levels) > 1:
-        kept = [k for k, level in enumerate(ones[-1].levels) if any(o.levels[k].share for o in ones)]
-        names = [_level(ones[-1].levels[k].above_ms, ones[-1].levels[k].upto_ms) for k in kept]
-        columns = [
-            Column(f"{title}\nper minute", [_pace(one, k) for k in kept])
-            for title, one in zip(titles, ones, strict=True)
-        ]
-        shares_of_time = Column(
-            "time of the\noracle's, %", [fixed(100 * ones[-1].levels[k].share, 1) for k in kept]
-        )
-        show("")
-        show_rows(Column("slowest link", names, numeric=False), [shares_of_time, *columns])
+    _show_levels(titles, ones)
+
+
+def _show_levels(titles: list[str], ones: list[Outcome]) -> None:
+    """Show each system's pace at each level that the slowest link had."""
+    shown = [k for k in range(len(ones[0].levels)) if any(one.levels[k].share for one in ones)]
+    if len(shown) < 2:
+        return
+    levels = ones[-1].levels
+    names = [_level(levels[k].above_ms, levels[k].upto_ms) for k in shown]
+    shares = [fixed(100 * levels[k].share, 1) for k in shown]
+    columns = [
+        Column(f"{title}\nper minute", [_pace(one, k) for k in shown])
+        for title, one in zip(titles, ones, strict=True)
+    ]
+    show("")
+    show_rows(
+        Column("slowest link", names, numeric=False),
+        [Column("time of the\noracle's, %", shares), *columns],
+    )
 
 
 def _ms(one: Outcome, q: float) -> str:
@@ -278,6 +292,7 @@ def _pace(one: Outcome, level: int) -> str:
 
 
 def _show_costs(result: Adaptation) -> None:
+    lines = []
     for one in result.outcomes.values():
         costs = one.costs_ms
         if one.detections is None or not one.elapsed_ms:
@@ -285,4 +300,6 @@ def _show_costs(result: Adaptation) -> None:
         parts = ", ".join(
             f"{what} {percent(cost / one.elapsed_ms, 2)}" for what, cost in costs.items()
         )
-        show("", wrapped(f"{one.strategy.title} spends of its time: {parts}", "  "))
+        lines.append(wrapped(f"{one.strategy.title} spends of its time: {parts}", "  "))
+    if lines:
+        show("", *lines)
