@@ -164,11 +164,11 @@ def _recovered(trace: DelayTrace) -> tuple[Array, Array]:
     Shapes [K + 1, links, 2]; the delay of a failed link is the one that it recovers with.
     """
     delay_ms = np.concatenate([np.zeros((1, trace.links, 2)), trace.delay_ms])
-    until = np.full(delay_ms.shape, -np.inf)
+    until = np.zeros(delay_ms.shape)
     for level in range(len(trace.starts) - 1, -1, -1):
         failed = np.isinf(delay_ms[level])
         following = np.maximum(until[level + 1], trace.starts[level])
-        until[level] = np.where(failed, following, -np.inf)
+        until[level] = np.where(failed, following, 0.0)
         delay_ms[level] = np.where(failed, delay_ms[level + 1], delay_ms[level])
     return delay_ms, until
 

@@ -69,6 +69,11 @@ def test_a_recovery_is_looked_for_up_to_the_next_slowdown() -> None:
     assert (found.slowdowns, found.missed, found.recovered) == (2, 0, 1)
 
 
+def test_who_gave_up_before_the_end_did_not_see_it() -> None:
+    found = score(".888..", ".8....")
+    assert (found.missed, found.detected, found.recovered) == (0, 1, None)
+
+
 def test_the_mean_and_where_nine_in_ten_are() -> None:
     truth, words = "." + "8888." * 10, "." + "8888." * 8 + ".888." + "...8."
     found = score(truth, words)

@@ -65,7 +65,7 @@ class Watch:
         self._first: list[float] = []
         self._in_baseline = math.inf  # one that was told weighs as much as any
         self._against = 0  # measurements in a row that speak against what `slow` says
-        self._estimated = 0.0  # the level that the estimate is of
+        self._estimated: float | None = None  # the level that the estimate is of
 
     def update(self, measured_ms: float) -> None:
         """Take in one measurement, in ms; see :class:`Detector`."""
@@ -112,8 +112,11 @@ class Watch:
         else:
             self._against += 1
             if self._against >= (told.leave if self.slow else told.enter):
-                self.slow, self._against, self._estimated = not self.slow, 0, math.inf
+                self.slow, self._against, self._estimated = not self.slow, 0, None
         if not self.slow:
             self.delay_ms = 0.0
-        elif not abs(level - self._estimated) <= told.tolerance * self._estimated < math.inf:
+        elif (
+            self._estimated is None
+            or abs(level - self._estimated) > told.tolerance * self._estimated
+        ):
             self._estimated, self.delay_ms = level, level - baseline

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipesim.adapt.detectors import DETECTORS
 from pipesim.adapt.detectors.bayesian import Bayesian
 from pipesim.adapt.detectors.cusum import Cusum
 from pipesim.adapt.detectors.decision import Decision
@@ -37,6 +38,18 @@ def test_page_hinkley_by_hand(sign: int) -> None:
     test = PageHinkley(Decision(), allowance=1.0, limit=4.5)
     told = [test.begun(deviating(sign * z), LEVEL) for z in (0.0, 0.0, 6.0, 6.0, 6.0)]
     assert told == [0, 0, 0, 1, 0]
+
+
+def test_page_hinkley_starts_again_with_the_measurement_that_showed_the_change() -> None:
+    test = PageHinkley(Decision())
+    assert [test.begun(deviating(z), LEVEL) for z in (0, 0, 30, 0)] == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+def test_an_hour_of_jitter_is_one_level(name: str) -> None:
+    changes = DETECTORS[name](Decision())
+    noise = np.random.default_rng(1).standard_normal(4500)
+    assert not any(changes.begun(deviating(z), LEVEL) for z in noise)
 
 
 def _evidence(values: np.ndarray, kappa: float, alpha: float, beta: float) -> float:

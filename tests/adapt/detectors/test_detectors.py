@@ -191,8 +191,18 @@ def test_one_measurement_of_the_threshold_makes_a_link_slow_and_one_makes_it_hea
 def test_small_steps_count_once_they_are_confirmed() -> None:
     one = detector(baseline_ms=10)()
     assert delays(one, [30, 35, 30, 35, 35, 35]) == pytest.approx([20, 20, 20, 20, 25, 25])
+    assert delays(detector(baseline_ms=10)(), [30] * 9 + [35, 37])[-1] == pytest.approx(26)
     one = detector(baseline_ms=10, confirm=3)()
     assert delays(one, [30] * 9 + [35, 35, 30, 35, 35, 35]) == pytest.approx([20] * 14 + [25])
+
+
+def test_steps_to_both_sides_do_not_confirm_each_other() -> None:
+    told = delays(detector(baseline_ms=10)(), [30] * 9 + [35, 25, 35, 25, 25])
+    assert told == pytest.approx([20] * 13 + [15])
+
+
+def test_a_link_that_is_slow_again_has_an_estimate_again() -> None:
+    assert delays(detector(baseline_ms=10)(), [30, 10, 31]) == pytest.approx([20, 0, 21])
 
 
 def test_between_the_ratios_a_link_stays_what_it_is() -> None:
@@ -208,6 +218,8 @@ def test_next_to_nothing_does_not_become_a_straggler_by_ratio_alone() -> None:
     make = detector(baseline_ms=0.01)
     assert delays(make(), [0.9]) == [0]
     assert delays(make(), [1.1]) == pytest.approx([1.09])
+    assert delays(make(), [2, 0.6, 0.6]) == pytest.approx([1.99, 0.59, 0.59])
+    assert delays(make(), [2, 0.5]) == pytest.approx([1.99, 0])
     assert delays(detector(baseline_ms=0, least_ms=0.1)(), [0.2]) == [0.2]
 
 
