@@ -22,6 +22,7 @@ __all__ = [
     "limits",
     "link_indices",
     "names",
+    "part",
     "slow_link",
 ]
 
@@ -90,6 +91,23 @@ def iteration(text: str) -> float:
     if not re.fullmatch("[0-9]{1,15}", text.strip()):
         raise ScenarioError(f"{text!r} is not the number of an iteration")
     return float(text)
+
+
+def part(text: str) -> float:
+    """Read a part in percent, or of 1.
+
+    Examples
+    --------
+    >>> part("5%"), part("0.05")
+    (0.05, 0.05)
+    """
+    match = re.fullmatch(rf"({_NUMBER})\s*(%?)", text.strip())
+    if match is None:
+        raise ScenarioError(f"{text!r} is not a part such as 5% or 0.05")
+    value = float(match[1]) / (100 if match[2] else 1)
+    if not 0 <= value < 1:
+        raise ScenarioError(f"{text!r} is not between 0% and 100%")
+    return value
 
 
 def link_indices(text: str) -> list[int]:

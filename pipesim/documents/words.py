@@ -11,8 +11,10 @@ from pipesim.text import counted, milliseconds, plain
 __all__ = ["between", "described", "titled", "unblocked"]
 
 
-def described(scenario: Scenario, message_cost_ms: ArrayLike = 0.0) -> str:
+def described(scenario: Scenario, message_cost_ms: ArrayLike = 0.0, *, delays: bool = True) -> str:
     """Say what a scenario is: shape, operator times, slow links, cost of messages, limits.
+
+    ``delays``: whether it is the scenario that says which links are slow.
 
     Examples
     --------
@@ -24,7 +26,7 @@ def described(scenario: Scenario, message_cost_ms: ArrayLike = 0.0) -> str:
     parts = [
         _shape(scenario),
         f"{_operators(scenario)} ms",
-        ", ".join(_delay(scenario, link) for link in scenario.slow_links) or "no slow link",
+        *([_delays(scenario)] if delays else []),
         *_messages(message_cost_ms),
     ]
     if np.isfinite(scenario.activation_limit).any():
@@ -45,8 +47,7 @@ def titled(
     '7B · link 0: 20 ms each way'
     """
     slow = scenario.slow_links
-    delays = ", ".join(_delay(scenario, link) for link in slow) or "no slow link"
-    few = delays if len(slow) <= 3 else f"{len(slow)} slow links"
+    few = _delays(scenario) if len(slow) <= 3 else f"{len(slow)} slow links"
     costs = _messages(message_cost_ms) if testbed is None else [f"testbed {testbed}"]
     return " · ".join([scenario.name or _shape(scenario), few, *costs])
 
@@ -94,6 +95,10 @@ def _operators(scenario: Scenario) -> str:
     if not np.array_equal(scenario.fused_backward_ms, scenario.backward_ms + scenario.weight_ms):
         times["BW"] = scenario.fused_backward_ms
     return ", ".join(f"{kind} {_range(values)}" for kind, values in times.items())
+
+
+def _delays(scenario: Scenario) -> str:
+    return ", ".join(_delay(scenario, link) for link in scenario.slow_links) or "no slow link"
 
 
 def _range(values: Array) -> str:

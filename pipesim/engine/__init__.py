@@ -1,7 +1,8 @@
 """The two engines that run a program under a scenario, with one result.
 
 :mod:`.simpy` simulates, and its timelines hold every message; :mod:`.compiled` gives the same
-times much faster.
+times much faster. Delays may change during a run (:mod:`.injection`), and from one iteration of
+a job to the next (:mod:`.iterations`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import overload
 from pipesim.engine.choice import ENGINES, Engine
 from pipesim.engine.deadlocks import deadlocked
 from pipesim.engine.injection import Injection
+from pipesim.engine.iterations import Iterated, Iterations, iterate
 from pipesim.engine.runs import Runs
 from pipesim.engine.simpy import run
 from pipesim.scenario import Array, Scenario
@@ -19,7 +21,19 @@ from pipesim.schedule import Schedule
 from pipesim.timeline import Timeline
 from pipesim.transport import Transport
 
-__all__ = ["ENGINES", "Engine", "Injection", "Runs", "deadlocked", "evaluate", "run", "simulate"]
+__all__ = [
+    "ENGINES",
+    "Engine",
+    "Injection",
+    "Iterated",
+    "Iterations",
+    "Runs",
+    "deadlocked",
+    "evaluate",
+    "iterate",
+    "run",
+    "simulate",
+]
 
 
 def simulate(

@@ -74,7 +74,9 @@ class TestbedOptions:
         return cluster(self.testbed, self.ranks_per_host or 1)
 
 
-def head(scenario: Scenario, message_cost_ms: float, cluster: Cluster | None) -> list[str]:
+def head(
+    scenario: Scenario, message_cost_ms: float, cluster: Cluster | None, *, delays: bool = True
+) -> list[str]:
     """Return the first lines of a result: what was run, and on which testbed."""
-    lines = [described(scenario, message_cost_ms)]
+    lines = [described(scenario, message_cost_ms, delays=delays)]
     return [*lines, cluster.described(scenario)] if cluster else lines

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from pipesim.engine.compiled import loops
 from pipesim.engine.compiled.events import Events
@@ -47,17 +47,25 @@ class Evaluation:
     """
 
     makespan_ms: float
-    starts_ms: tuple[Array, ...]
-    ends_ms: tuple[Array, ...]
+    _starts: Array = field(repr=False)
+    _ends: Array = field(repr=False)
+    _first: NDArray[np.int32] = field(repr=False)
     _gives: Array = field(repr=False)
+
+    @property
+    def starts_ms(self) -> tuple[Array, ...]:
+        """When operators start, shape [D][…]."""
+        return tuple(np.split(self._starts, self._first[1:-1]))
+
+    @property
+    def ends_ms(self) -> tuple[Array, ...]:
+        """When operators end, shape [D][…]."""
+        return tuple(np.split(self._ends, self._first[1:-1]))
 
     @cached_property
     def peak_activations(self) -> Array:
         """Most activations held for each device at once, host-held ones included, shape [D]."""
-        first = np.cumsum([0, *map(len, self.starts_ms)], dtype=np.int32)
-        return peaks(
-            np.concatenate(self.starts_ms), np.concatenate(self.ends_ms), self._gives, first
-        )
+        return peaks(self._starts, self._ends, self._gives, self._first)
 
 
 class CompiledProgram:
@@ -91,14 +99,22 @@ class CompiledProgram:
         """
         self.program.schedule.check_fits(scenario)
         events = self.events(scenario)
-        happened = loops.times(events.left, events.right, events.own, self._vector(scenario))
+        return self.evaluation(
+            scenario,
+            events,
+            loops.times(events.left, events.right, events.own, self._vector(scenario)),
+        )
+
+    def evaluation(self, scenario: Scenario, events: Recurrence, happened: Array) -> Evaluation:
+        """Return what it means that ``events`` happen at these times, shape [E]."""
         at, first = events.ends, events.first
         starts = np.maximum(happened[events.left[at]], happened[events.right[at]])
         ends = happened[at]
         return Evaluation(
             makespan_ms=float(ends[first[1:] - 1].max() - starts[first[:-1]].min()),
-            starts_ms=tuple(np.split(starts, first[1:-1])),
-            ends_ms=tuple(np.split(ends, first[1:-1])),
+            _starts=starts,
+            _ends=ends,
+            _first=first,
             _gives=given_back(scenario)[self._kinds],
         )
 

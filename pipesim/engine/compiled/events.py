@@ -41,6 +41,9 @@ class Events:
         those that it waits for.
     starts, ends : dict of Op to int
         The events of each operator.
+    sends : dict of Op to int
+        By its producer, the event that a message's delay is a part of: it waits for the moment at
+        which the send starts.
     """
 
     def __init__(self, program: Program, eager_links: frozenset[int] = frozenset()) -> None:
@@ -50,6 +53,7 @@ class Events:
         self.own: list[int] = [NOTHING]
         self.starts: dict[Op, int] = {}
         self.ends: dict[Op, int] = {}
+        self.sends: dict[Op, int] = {}
         layout = Layout(program.schedule.stages, program.schedule.microbatches)
         self._transfer_ms, self._copy_ms = layout.links("transfer"), layout.links("copy")
         self._flight_ms, self._latency_ms = layout.ways("flight"), layout.ways("latency")
@@ -116,7 +120,7 @@ class Events:
         launch = self._add(waits)
         for message in group.sends:
             busy = self._occupancy_ms[message.link][message.direction]
-            launch = self._add([launch], busy)
+            launch = self.sends[message.producer] = self._add([launch], busy)
         end = self._add([launch])
         for message in group.sends:
             transfer = self._transfer(message)
@@ -156,6 +160,7 @@ class Events:
             for message in (message for device in posts for message in device):
                 flight = self._flight_ms[message.link][message.direction]
                 arrival = self._add([self.ends[message.producer]], flight)
+                self.sends[message.producer] = arrival
                 self._arrivals[message.producer] = (arrival,)
             return
         on_host: dict[Op, int] = {}
@@ -172,6 +177,7 @@ class Events:
                 flight = self._flight_ms[message.link][message.direction]
                 on_host[message.producer] = self._add(waits, flight)
                 carried.append(message)
+        self.sends.update(on_host)
         for instructions in self.program.instructions:
             previous = ORIGIN
             for message in _received(instructions):

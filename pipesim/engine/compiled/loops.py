@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pipesim.scenario import Array
 
-__all__ = ["TILE", "jit", "makespans", "times"]
+__all__ = ["TILE", "injected_times", "jit", "makespans", "times"]
 
 TILE = 16
 """Scenarios of a batch that are evaluated side by side, in vector registers."""
@@ -42,6 +42,69 @@ def times(left: Indices, right: Indices, own: Indices, weights: Array) -> Array:
         a, b = result[left[i]], result[right[i]]
         result[i] = (a if a > b else b) + weights[own[i]]
     return result
+
+
+@jit
+def injected_times(
+    left: Indices,
+    right: Indices,
+    own: Indices,
+    weights: Array,
+    message: Indices,
+    sender: Indices,
+    every: NDArray[np.int64],
+    starts: Array,
+    table: Array,
+    start: float,
+    by_time: bool,
+    memory: NDArray[np.int64],
+    sent_ms: Array,
+) -> Array:
+    """When each event happens under an injection, shape [E].
+
+    Parameters
+    ----------
+    left, right, own, weights
+        As for :func:`times`; without what is injected.
+    message, sender : int arrays, shape [E]
+        Which message an event sends, way after way and micro-batch after micro-batch, and who
+        sends it; −1: none.
+    every : int array, shape [senders]
+        Sends from one look of a sender to the next.
+    starts, table, start, by_time
+        As of :class:`pipesim.engine.injection.Injection`; the table is of shape [K + 1, ways].
+    memory : int array, shape [senders, 2]
+        What each sender has sent and knows, which is brought up to date.
+    sent_ms : array, shape [messages]
+        The delays of messages, which are filled in.
+    """
+    happened = np.empty(len(own))
+    happened[0] = 0.0
+    microbatches = len(sent_ms) // max(1, table.shape[1])
+    for i in range(1, len(own)):
+        a, b = happened[left[i]], happened[right[i]]
+        now = a if a > b else b
+        weight = weights[own[i]]
+        if message[i] >= 0 and now < np.inf:
+            way, who = message[i] // microbatches, sender[i]
+            point = start + now if by_time else start
+            row = np.searchsorted(starts, point, side="right")
+            if memory[who, 0] % every[who] == 0:
+                memory[who, 1] = row
+            memory[who, 0] += 1
+            waits = 0.0
+            if table[row, way] == np.inf:
+                while row < len(table) and table[row, way] == np.inf:
+                    row += 1
+                waits = starts[row - 1] - point if row < len(table) else np.inf
+                memory[who, 1] = min(row, len(starts))
+            elif table[memory[who, 1], way] == np.inf:
+                memory[who, 1] = row
+            delay = waits + table[memory[who, 1], way]
+            sent_ms[message[i]] = delay
+            weight += delay
+        happened[i] = now + weight
+    return happened
 
 
 @jit

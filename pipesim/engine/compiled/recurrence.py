@@ -17,6 +17,7 @@ from pipesim.engine.compiled.events import ORIGIN, Events
 from pipesim.engine.compiled.ordering import binary, grouped, pared, topological
 from pipesim.engine.compiled.weights import NOTHING
 from pipesim.errors import DeadlockError
+from pipesim.schedule import Op
 
 __all__ = ["Recurrence", "recurrence"]
 
@@ -38,6 +39,8 @@ class Recurrence:
         Where each device's operators begin in ``ends``.
     begins : int array, shape [D]
         The event at which each device's first operator starts.
+    sends : dict of Op to int
+        By its producer, the event that a message's delay is a part of, see :class:`.Events`.
     """
 
     left: NDArray[np.int32]
@@ -46,6 +49,7 @@ class Recurrence:
     ends: NDArray[np.int32]
     first: NDArray[np.int32]
     begins: NDArray[np.int32]
+    sends: dict[Op, int]
 
 
 def recurrence(events: Events, *, pare: bool) -> Recurrence:
@@ -89,6 +93,7 @@ def recurrence(events: Events, *, pare: bool) -> Recurrence:
         ends=place[_array(map(events.ends.__getitem__, schedule.ops))],
         first=np.array(schedule.first, dtype=np.int32),
         begins=place[begins],
+        sends=dict(zip(events.sends, place[_array(events.sends.values())].tolist(), strict=True)),
     )
 
 

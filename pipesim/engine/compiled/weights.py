@@ -72,11 +72,17 @@ class Layout:
 
 
 def blocks(
-    scenario: Scenario, transport: Transport, varied: Mapping[str, Array] | None = None
+    scenario: Scenario,
+    transport: Transport,
+    varied: Mapping[str, Array] | None = None,
+    *,
+    injected: bool = False,
 ) -> Iterator[Array]:
     """Yield the blocks in the order of :class:`Layout`, the single zero first.
 
-    A block that depends on a field in ``varied`` (shape [B, …]) has that axis in front.
+    Fields in ``varied`` stand for those of the scenario. A block that depends on one of shape
+    [B, …] has that axis in front. ``injected``: a trace stands for occupancy, which is left out;
+    what a transport slows down is still for the scenario to say.
     """
     varied = varied or {}
     latency = varied.get("latency_ms", scenario.latency_ms)
@@ -85,6 +91,8 @@ def blocks(
     transfer = transport.transfer_ms(scenario.message_bytes)
     copy = transport.copy_ms(scenario.message_bytes)
     factor = _slowdown(scenario, transport, delay)
+    if injected:
+        delay, occupancy = latency, np.zeros_like(occupancy)
 
     yield np.zeros(1)
     for field, kind in VARIABLE.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from simpy import Event
 
-from pipesim.engine.simpy.state import State, after
+from pipesim.engine.simpy.state import State, after, on
 from pipesim.program import Group, Message
 from pipesim.transport import Nccl
 
@@ -34,7 +34,7 @@ class Kernels:
         self.state = state
         self._senders: dict[Message, _Kernel] = {}
         self._receivers: dict[Message, _Kernel] = {}
-        self._available_ms: dict[Message, float] = {}
+        self._flights: dict[Message, Event] = {}
         self._running: dict[int, list[_Kernel]] = {}
         transport = state.program.transport
         self._eager_bytes = transport.eager_bytes if isinstance(transport, Nccl) else 0.0
@@ -50,7 +50,7 @@ class Kernels:
                 self._transfer(message)
         for message in group.receives:
             self._receivers[message] = kernel
-            if message in self._available_ms:
+            if message in self._flights:
                 self._receive(message)
             elif message in self._senders and not self._is_eager(message):
                 self._transfer(message)
@@ -69,7 +69,7 @@ class Kernels:
         if latency > 0:
             state.record(message, "wire", sender.device, now, now + latency)
         self._close(sender, message)
-        self._available_ms[message] = now + latency
+        self._flights[message] = state.env.timeout(latency)
         if message in self._receivers:
             self._receive(message)
 
@@ -80,14 +80,16 @@ class Kernels:
         kernel.open.discard(message)
         if kernel.open:
             return
-        env = self.state.env
         self._running[kernel.device].remove(kernel)
         kernel.end.succeed()
         for sent in (*kernel.group.sends, *kernel.group.receives):
-            self.state.record(sent, "kernel", kernel.device, kernel.start_ms, env.now)
+            self.state.record(sent, "kernel", kernel.device, kernel.start_ms, self.state.env.now)
         for received in kernel.group.receives:
-            arrived = self.state.arrived[received]
-            after(env, self._available_ms[received] - env.now, arrived.succeed)
+            flight, arrived = self._flights[received], self.state.arrived[received]
+            if flight.processed:
+                arrived.succeed()
+            else:
+                on(flight, arrived.succeed)
 
     def open(self, device: int) -> list[Message]:
         """The messages that keep the running kernels of a device open."""

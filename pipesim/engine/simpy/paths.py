@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Generator, Hashable, Iterable
 from typing import Protocol
 
 from simpy import Event
 
+from pipesim.engine.senders import senders
 from pipesim.engine.simpy.state import State, after, on
 from pipesim.program import Compute, Message, Post
 from pipesim.timeline import PathKind
@@ -38,7 +38,7 @@ class Wires:
 
         def send() -> None:
             now, sender = state.env.now, state.device_of(message)
-            flight = state.delay_ms(message, sender) + state.transfer_ms(message)
+            flight = state.flight_ms(message, sender)
             state.record(message, "wire", sender, now, now + flight)
             after(state.env, flight, state.arrived[message].succeed)
 
@@ -82,18 +82,9 @@ class Delegation:
             state.env.process(self._copy_out(d, posts[d]))
             if not transport.copy_on_demand:
                 state.env.process(self._copy_in(d, fetched))
-            for share in self._shares(posts[d]):
-                state.env.process(self._delegate(d, *share))
-
-    def _shares(self, posts: Iterable[Message]) -> Iterable[tuple[Hashable, list[Message]]]:
-        """Deal a device's messages to its delegates, round robin for each neighbour."""
-        neighbours: dict[tuple[int, int], list[Message]] = defaultdict(list)
-        for message in posts:
-            peer = self.state.scenario.placement[message.consumer.stage]
-            neighbours[peer, message.direction].append(message)
-        for neighbour, messages in neighbours.items():
-            k = min(self.transport.delegates or len(messages), len(messages))
-            yield from (((neighbour, i), messages[i::k]) for i in range(k))
+        for sender, messages in senders(program).items():
+            if isinstance(sender, tuple):
+                state.env.process(self._delegate(sender, messages))
 
     def post(self, message: Message, produced: Event) -> None:
         """Queue ``message`` for the copy to host memory."""
@@ -113,13 +104,12 @@ class Delegation:
             self._on_sending_host[message].succeed()
 
     def _delegate(
-        self, device: int, name: Hashable, messages: list[Message]
+        self, sender: tuple[int, Hashable], messages: Iterable[Message]
     ) -> Generator[Event, object, None]:
         for message in messages:
             yield self._on_sending_host[message]
-            held_ms = self.state.transfer_ms(message)
-            held_ms += self.state.delay_ms(message, (device, name))
-            yield from self._hold(message, "delegate", device, held_ms)
+            held_ms = self.state.flight_ms(message, sender)
+            yield from self._hold(message, "delegate", sender[0], held_ms)
             self._landed[message].succeed()
 
     def _copy_in(self, device: int, messages: list[Message]) -> Generator[Event, object, None]:

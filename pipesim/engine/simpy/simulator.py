@@ -6,17 +6,18 @@ import numpy as np
 import simpy
 
 from pipesim.engine.injection import Injection
+from pipesim.engine.senders import senders
 from pipesim.engine.simpy.device import Device
 from pipesim.engine.simpy.kernels import Kernels
 from pipesim.engine.simpy.paths import Delegation, Wires
 from pipesim.engine.simpy.state import State
-from pipesim.errors import DeadlockError, ScheduleError
+from pipesim.errors import DeadlockError
 from pipesim.program import Program
-from pipesim.scenario import KINDS, Scenario
+from pipesim.scenario import KINDS, Array, Scenario
 from pipesim.timeline import Timeline
 from pipesim.transport import Delegated, Isolated
 
-__all__ = ["run"]
+__all__ = ["run", "run_and_sends"]
 
 
 def run(program: Program, scenario: Scenario, injection: Injection | None = None) -> Timeline:
@@ -39,14 +40,28 @@ def run(program: Program, scenario: Scenario, injection: Injection | None = None
     ScheduleError
         The program, or the trace of the injection, does not fit the scenario.
     DeadlockError
-        Some device never finishes; the error names each one's blocked instruction.
+        Some device never finishes; the error names each one's blocked instruction, or the links
+        that have failed for ever.
+    """
+    return run_and_sends(program, scenario, injection)[0]
+
+
+def run_and_sends(
+    program: Program, scenario: Scenario, injection: Injection | None
+) -> tuple[Timeline, Array]:
+    """Do what :func:`run` does, and return what the injection delayed each message by, too.
+
+    Returns
+    -------
+    timeline : Timeline
+        All times.
+    sent_ms : array, shape [S−1, 2, N]
+        By link, direction and micro-batch; nan where nothing is sent.
     """
     program.schedule.check_fits(scenario)
-    if injection is not None and injection.trace.links != scenario.stages - 1:
-        raise ScheduleError(
-            f"the delay trace is for {injection.trace.links} links, the scenario has "
-            f"{scenario.stages - 1}"
-        )
+    if injection is not None:
+        injection.check_fits(scenario)
+        senders(program)  # or ScheduleError
     transport = program.transport
     state = State(simpy.Environment(), program, scenario, injection)
     paths = Delegation(state, transport) if isinstance(transport, Delegated) else Wires(state)
@@ -60,7 +75,10 @@ def run(program: Program, scenario: Scenario, injection: Injection | None = None
     blocked = blocked or kernels.unmatched()
     if blocked:
         raise DeadlockError(tuple(blocked))
-    return Timeline(scenario, tuple(tuple(device.spans) for device in devices), tuple(state.comm))
+    if injection is not None:
+        injection.check_sent(state.sent_ms)
+    spans = tuple(tuple(device.spans) for device in devices)
+    return Timeline(scenario, spans, tuple(state.comm)), state.sent_ms
 
 
 def _durations_ms(scenario: Scenario, transport: object) -> dict[str, list[list[float]]]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from math import inf
 
+import numpy as np
 from simpy import Environment, Event
 
 from pipesim.engine.injection import Injection
 from pipesim.program import Compute, Message, Program
-from pipesim.scenario import Scenario
+from pipesim.scenario import Array, Scenario
 from pipesim.timeline import CommSpan, PathKind
 
 __all__ = ["State", "after", "on"]
@@ -23,6 +25,9 @@ class State:
         Happens when the consumer of a message may start.
     comm : list of CommSpan
         What the messages did.
+    sent_ms : array, shape [S−1, 2, N]
+        Under an injection, the delay of each message that was sent, by link, direction and
+        micro-batch; elsewhere nan.
     """
 
     def __init__(
@@ -45,6 +50,7 @@ class State:
             for message in instruction.receives
         }
         self.latency_ms: list[list[float]] = scenario.latency_ms.tolist()
+        self.sent_ms: Array = np.full((scenario.stages - 1, 2, scenario.microbatches), np.nan)
         self._delay_ms: list[list[float]] = scenario.delay_ms.tolist()
         self._occupancy_ms: list[list[float]] = scenario.occupancy_ms.tolist()
 
@@ -53,14 +59,19 @@ class State:
         link, direction = message.link, message.direction
         if self.injection is None:
             return self._occupancy_ms[link][direction]
-        return self.injection.delay_ms(sender, link, direction, self.env.now)
+        if self.env.now == inf:  # after a message that waits for ever
+            return 0.0
+        delay_ms = self.injection.delay_ms(sender, link, direction, self.env.now)
+        self.sent_ms[link, direction, message.producer.microbatch] = delay_ms
+        return delay_ms
 
-    def delay_ms(self, message: Message, sender: Hashable) -> float:
-        """Delay of a send which starts now: latency and occupancy together."""
+    def flight_ms(self, message: Message, sender: Hashable) -> float:
+        """Time that a send which starts now takes: transfer, latency and occupancy."""
         link, direction = message.link, message.direction
         if self.injection is None:
-            return self._delay_ms[link][direction]
-        return self.latency_ms[link][direction] + self.occupancy_ms(message, sender)
+            return self._delay_ms[link][direction] + self.transfer_ms(message)
+        latency_ms = self.latency_ms[link][direction]
+        return latency_ms + self.transfer_ms(message) + self.occupancy_ms(message, sender)
 
     def transfer_ms(self, message: Message) -> float:
         """Time that a message's bytes take under the transport, without the link's delay."""
