@@ -1,6 +1,7 @@
 """Delay traces like those of production clusters: links that are slow in bursts.
 
-Each link is a Markov-modulated process. It alternates between calm, without delay, and bursts;
+At first all links are healthy, so that a job has seen them so. From then on each link is a
+Markov-modulated process. It alternates between calm, without delay, and bursts;
 both last for exponential times. A burst has a severity, about which its delay jumps now and then,
 so that delays are lognormal. Links are independent, and often several are slow at once.
 
@@ -32,6 +33,9 @@ CALM_SHARE = 0.17
 """Part of the time in which no link is slow, on average."""
 CALM_BETWEEN = (0.10, 0.25)
 """And what it may be in one trace."""
+
+QUIET_MS, QUIET_SHARE = 30_000.0, 0.05
+"""How long all links are calm at first, at most: so long, and this part of the trace."""
 
 SEVERITY = 0.8
 """Standard deviation of the mean log-delay of bursts; that of all log-delays is 1."""
@@ -142,7 +146,8 @@ def _history(
     level: float,
 ) -> Iterator[tuple[int, float]]:
     """Yield when one link's log-delay changes, and to what; of one tick, the last counts."""
-    now, is_calm = 0.0, chance.random() < calm_share
+    now, is_calm = min(QUIET_MS / TICK_MS, QUIET_SHARE * end), chance.random() < calm_share
+    yield 0, -math.inf
     while round(now) < end:
         if is_calm:
             yield round(now), -math.inf

@@ -180,7 +180,7 @@ def _times(unit_ms: float) -> Callable[[str], float]:
 
 
 def _iteration(text: str) -> float:
-    if not re.fullmatch("[0-9]{1,15}", text):
+    if not re.fullmatch("[0-9]{1,16}", text):
         raise ValueError
     return float(text)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,9 +9,7 @@ from hypothesis import strategies as st
 
 from pipesim.adapt.generation import HOUR_MS, generate
 from pipesim.adapt.levels import changes, link_levels, slowest_levels
-from pipesim.documents.delay_csv import save_trace
 from pipesim.errors import ScenarioError
-from tests import ROOT
 
 
 @given(
@@ -73,12 +69,6 @@ def test_the_seed_decides() -> None:
     assert one.starts.tolist() == again.starts.tolist()
     assert one.delay_ms.tolist() == again.delay_ms.tolist()
     assert one.starts.tolist() != other.starts.tolist()
-
-
-def test_the_shipped_hour_is_reproduced(tmp_path: Path) -> None:
-    path = tmp_path / "hour.csv"
-    save_trace(generate(), path)
-    assert path.read_bytes() == (ROOT / "traces/production_hour.csv").read_bytes()
 
 
 @pytest.mark.parametrize(

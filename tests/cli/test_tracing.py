@@ -12,6 +12,7 @@ from tests import ROOT
 from tests.cli.running import error, invoke, stdout
 
 SUPERPOD = str(ROOT / "traces/superpod.csv")
+SHIPPED = ROOT / "traces/production_hour.csv"
 
 
 @pytest.fixture(autouse=True)
@@ -24,8 +25,23 @@ def test_make_then_show() -> None:
     assert made.startswith("3 links, 20 min, ")
     assert "Slowest link at each moment, over all of it: median 13 ms, P99 79.3 ms\n" in made
     assert made in stdout("trace", "show", "t.csv")
-    assert stdout("trace", "make", "-q", "-o", "t.csv") == ""
-    assert Path("t.csv").read_bytes() == (ROOT / "traces/production_hour.csv").read_bytes()
+
+
+def test_the_shipped_hour_is_made_as_its_readme_says() -> None:
+    readme = (ROOT / "traces/README.md").read_text()
+    (command,) = [line for line in readme.splitlines() if line.startswith("pipesim trace make ")]
+    assert stdout(*command.split()[1:], "--quiet") == ""
+    assert Path("production_hour.csv").read_bytes() == SHIPPED.read_bytes()
+    hour = json.loads(stdout("trace", "show", str(SHIPPED), "--json"))
+    assert (hour["slowest"]["median_ms"], hour["slowest"]["p99_ms"]) == (13.0, 79.3)
+    slow = hour["while_slow"]
+    calm = 100 * (1 - hour["slowest"]["slow_share"])
+    for figure in (
+        f"the {calm:.1f} % without any slow link",
+        f"median is {slow['median_ms']} ms and the 99th percentile {slow['p99_ms']} ms",
+        f"{hour['changes']} changes",
+    ):
+        assert figure in " ".join(readme.split())
 
 
 def test_options_of_make_are_used() -> None:

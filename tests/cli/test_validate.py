@@ -172,7 +172,7 @@ def test_calibrate_then_validate() -> None:
         (["validate", THROUGHPUT, "--plot", "x.png"], "--plot is for runs"),
         (["validate", RUNS, "--trace", TRACE], "--trace is for dynamic runs, not for runs"),
         (["validate", DYNAMIC, "--plot", "x.png"], "--plot is for runs, not for dynamic runs"),
-        (["validate", DYNAMIC, "--trace", RUNS], ":1: has no column time_ms"),
+        (["validate", DYNAMIC, "--trace", RUNS], ":1: a delay trace has one column of time_ms"),
         (["validate", RUNS, "--format", "throughput"], ":1: has no column layers"),
         (
             ["validate", PRODUCTION.replace("trace-ST.parquet", "meta-ST.yaml")],
