@@ -96,7 +96,7 @@ def generate(
         raise ScenarioError(f"a trace of {duration_ms:g} ms would have too many changes")
     end = round(duration_ms / TICK_MS)
     chance = np.random.default_rng(seed)
-    for _ in range(TRIES):
+    for _ in range(TRIES if end else 0):
         ticks, heights = _hour(chance, links, end, burst_ms / TICK_MS, level_ms / TICK_MS)
         slowest = Levels.of(heights.max(axis=1), np.diff(ticks, append=end))
         calm = float(slowest.share[slowest.delay_ms == -np.inf].sum())

@@ -297,11 +297,12 @@ class _Run:
     def _foreseen(self, point: float) -> tuple[Array, Plan]:
         """The delays that are set, and the plan that is shortest in the iteration to come."""
         trace = self.job.trace
-        now = np.array(trace.at(point))
+        now = _plannable(trace, point)
         ends = point + (self.pipeline_ms if trace.by == "time" else 0.0)
         if trace.next_change(point) > ends:
             return now, self.planning.plan(now)
-        plans = [self.planning.plan(now), self.planning.plan(np.array(trace.at(ends))), self.plan]
+        then = _plannable(trace, ends)
+        plans = [self.planning.plan(now), self.planning.plan(then), self.plan]
         trials = [
             one.runs.run(self.job.scenario, self.injection.fork(point)).iteration_ms
             for one in plans
@@ -324,3 +325,9 @@ class _Run:
         measured_ms = np.median((ran.sent_ms + self._transfer_ms) * noise, axis=2)
         delayed: NDArray[np.bool_] = np.any(ran.sent_ms > 0, axis=2)
         return Recorded(ran.iteration_ms, measured_ms, delayed, ran.peak_activations)
+
+
+def _plannable(trace: DelayTrace, point: float) -> Array:
+    """The delays at a point, shape [S−1, 2]; 0 for a failed link, which no plan can help."""
+    delays = np.array(trace.at(point)).reshape(-1, 2)
+    return np.where(np.isfinite(delays), delays, 0.0)

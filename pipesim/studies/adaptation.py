@@ -17,7 +17,7 @@ from pipesim.adapt.loop import Iteration, Job, run_job
 from pipesim.adapt.outcome import Outcome
 from pipesim.adapt.record import Record
 from pipesim.adapt.strategy import Planning, Strategy
-from pipesim.delays import DelayTrace
+from pipesim.delays import By, DelayTrace
 from pipesim.engine import evaluate
 from pipesim.errors import ScenarioError
 from pipesim.files import StrPath
@@ -30,6 +30,10 @@ __all__ = ["ORACLE", "Adaptation", "NoBaselineError", "adapt", "ended", "oracle"
 
 ORACLE = "oracle"
 """The system that knows the delays, besides those that were asked for."""
+
+
+_ALONE: dict[By, float] = {"time": 60_000.0, "iteration": 100.0}
+"""How long a trace lasts that does not say."""
 
 
 class NoBaselineError(ScenarioError):
@@ -121,10 +125,12 @@ class Adaptation:
 def ended(trace: DelayTrace, end: float | None = None) -> DelayTrace:
     """Return a trace with an end: the given one, its own, or as far as its longest piece goes on.
 
+    That is a minute, or 100 iterations, where there is one piece, from 0 on.
+
     Raises
     ------
     ScenarioError
-        Nothing says how long its only piece lasts, or the end is not after its start.
+        The end is not after 0.
 
     Examples
     --------
@@ -135,9 +141,8 @@ def ended(trace: DelayTrace, end: float | None = None) -> DelayTrace:
         return trace
     if end is None:
         lengths = np.diff(trace.starts, prepend=0.0)
-        if not len(lengths) or lengths.max() <= 0:
-            raise ScenarioError("nothing says where the trace ends: say how long it goes on")
-        end = float(trace.starts[-1] + lengths.max())
+        longest = float(lengths.max(initial=0.0)) or _ALONE[trace.by]
+        end = float(trace.starts.max(initial=0.0)) + longest
     if not end > 0:
         raise ScenarioError("a trace must last longer than nothing")
     within = trace.starts < end

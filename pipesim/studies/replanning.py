@@ -82,7 +82,7 @@ def changing(
     Examples
     --------
     >>> changing(3, 300, 3000).starts[:3].round().tolist()
-    [0.0, 312.0, 520.0]
+    [0.0, 327.0, 581.0]
     """
     if links < 1 or not 0 < change_ms <= duration_ms < np.inf:
         raise ScenarioError("a trace needs links, and times above 0 from one change to the next")
