@@ -87,6 +87,8 @@ class DelayTrace:
             raise ScenarioError("a trace by iteration must change at whole iterations")
         if end is not None and not (end <= LARGEST and end > times.max(initial=-np.inf)):
             raise ScenarioError(f"a trace must end after its last change, not at {end:g}")
+        if by == "iteration" and end is not None and end % 1 != 0:
+            raise ScenarioError("a trace by iteration must end at a whole iteration")
         for field, array in {"starts": times, "delay_ms": delays}.items():
             array.setflags(write=False)
             object.__setattr__(self, field, array)
@@ -111,3 +113,33 @@ class DelayTrace:
         """Return the first change after a point; infinite if there is none."""
         index = bisect_right(self._starts, point)  # type: ignore[attr-defined]
         return float(self.starts[index]) if index < len(self.starts) else float("inf")
+
+    def sliced(self, start: float = 0.0, end: float | None = None) -> DelayTrace:
+        """Return a window of the trace, moved to begin at 0.
+
+        Parameters
+        ----------
+        start, end : float
+            In ms, or iterations. Default: from 0, to the end of the trace.
+
+        Raises
+        ------
+        ScenarioError
+            The window is empty, or starts after the end of the trace.
+
+        Examples
+        --------
+        >>> window = DelayTrace([100, 250], [[0, 20], [0, 5]]).sliced(200, 300)
+        >>> window.starts.tolist(), window.at(0)[1], window.at(60)[1], window.end
+        ([0.0, 50.0], (20.0, 20.0), (5.0, 5.0), 100.0)
+        """
+        end = min((x for x in (end, self.end) if x is not None), default=None)
+        if end is not None and not start < end:
+            raise ScenarioError(f"there is nothing of the trace from {start:g} to {end:g}")
+        inside = (self.starts > start) & (self.starts < (np.inf if end is None else end))
+        return DelayTrace(
+            [0.0, *(self.starts[inside] - start)],
+            np.concatenate([[self.at(start)], self.delay_ms[inside]]),
+            by=self.by,
+            end=None if end is None else end - start,
+        )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipesim.delays import DelayTrace
 from pipesim.errors import ScenarioError
@@ -58,6 +60,7 @@ def test_a_trace_by_iteration() -> None:
         ([0], [[np.inf]], None, "would never end"),
         ([3], [[1]], 3, "end after its last change, not at 3"),
         ([3], [[1]], float("nan"), "end after its last change"),
+        ([3], [[1]], 5.5, "end at a whole iteration"),
     ):
         with pytest.raises(ScenarioError, match=message):
             DelayTrace(starts, delays, by="iteration", end=end)
@@ -67,3 +70,28 @@ def test_a_trace_by_iteration() -> None:
 
 def test_a_failed_link() -> None:
     assert DelayTrace([0, 5], [[np.inf], [0]]).at(1) == ((np.inf, np.inf),)
+
+
+def test_a_window_begins_at_0_with_what_was_there() -> None:
+    trace = DelayTrace([10, 20, 30], [[1], [2], [3]], end=50)
+    window = trace.sliced(15, 30)
+    assert (window.starts.tolist(), window.delay_ms[:, 0, 0].tolist()) == ([0, 5], [1, 2])
+    assert (window.end, window.by) == (15, "time")
+    assert trace.sliced(20).starts.tolist() == [0, 10]  # what changes at its start is there
+    assert trace.sliced(40, 99).end == 10  # no longer than the trace
+    assert DelayTrace([10], [[1]]).sliced(5).end is None
+    for start, end in ((50, None), (20, 20), (30, 20)):
+        with pytest.raises(ScenarioError, match=f"nothing of the trace from {start} to"):
+            trace.sliced(start, end)
+    with pytest.raises(ScenarioError, match="whole iterations"):
+        DelayTrace([1, 4], [[1], [2]], by="iteration").sliced(0.5)
+
+
+@given(
+    st.lists(st.integers(0, 20), min_size=1, unique=True),
+    st.integers(0, 20),
+    st.integers(0, 20),
+)
+def test_a_window_has_the_delays_of_the_trace(times: list[int], start: int, later: int) -> None:
+    trace = DelayTrace(sorted(times), [[index + 1] for index in range(len(times))])
+    assert trace.sliced(start).at(later) == trace.at(start + later)

@@ -57,6 +57,8 @@ LIGHT = [
     "import timeline traces/a10_timelines/zerobubble_link2_60ms.csv -o scenario.toml",
     "compare --scenario scenario.toml",
     "compare --testbed h800 --delay 20ms --link 0",
+    "trace make -o hour.csv",
+    "trace show hour.csv --csv links.csv",
 ]
 """Commands that need no large library, in an order in which they feed each other."""
 

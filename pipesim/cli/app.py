@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import pipesim.cli
-from pipesim.cli import importing
+from pipesim.cli import importing, tracing
 from pipesim.cli.exit import fail, out_of_memory
 from pipesim.cli.grouping import grouped
 from pipesim.cli.output import show_text
@@ -168,19 +168,17 @@ def _epilog(examples: Sequence[str]) -> str:
 for command, examples in _commands(pipesim.cli, first=_ORDER):
     app.command(cls=_Command, epilog=_epilog(examples))(grouped(command))
 
-imports = typer.Typer(
-    name="import",
-    help="Make a scenario or a plan from the files of another tool.",
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
-for kind, examples in _commands(importing):
-    imports.command(cls=_Command, epilog=_epilog(examples))(grouped(kind))
+
+def _add_group(name: str, package: ModuleType, about: str) -> None:
+    """Add the commands of a package as ``pipesim NAME COMMAND``."""
+    group = typer.Typer(
+        name=name, help=about, rich_markup_mode=None, pretty_exceptions_enable=False
+    )
+    for command, examples in _commands(package):
+        group.command(cls=_Command, epilog=_epilog(examples))(grouped(command))
+    group.callback()(lambda: None)  # else a group of one command is that command
+    app.add_typer(group, help=about)
 
 
-@imports.callback()
-def _imports() -> None:
-    """Make a scenario or a plan from the files of another tool."""
-
-
-app.add_typer(imports)
+_add_group("import", importing, "Make a scenario or a plan from the files of another tool.")
+_add_group("trace", tracing, "Make, show and run traces of delays that change over time.")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Option
 
 from pipesim.cli import parsing
+from pipesim.cli.comparing import compare_ranks
 from pipesim.cli.options import (
     Chunks,
+    DataParallelOptions,
     EngineName,
     GroupSize,
     Json,
@@ -40,6 +42,7 @@ __all__ = ["compare"]
 EXAMPLES = (
     "pipesim compare --delay 20ms --link 0",
     "pipesim compare --scenario traces/a10-gpt-7b.toml --slow 2=60ms --plot a10.png",
+    "pipesim compare --dp 2 --slow-dp 1=30ms",
 )
 
 
@@ -53,6 +56,7 @@ def compare(
     scenario: ScenarioOptions,
     messages: MessageOptions,
     where: TestbedOptions,
+    parallel: DataParallelOptions,
     systems: Annotated[
         str | None,
         Option(
@@ -93,30 +97,48 @@ def compare(
     stages). Without options: 4 stages, 12 micro-batches, operators of 10 ms, no slow link.
 
     An option of planners or transports is for all systems that have it.
+
+    With --dp, each system gets a row for the nodes as they are, one for as few exchanges of nodes
+    as turn slow links of all-reduces into pipeline links, and one for the places of nodes with the
+    shortest step.
     """
+    parallel.check_used()
     files = {"--csv": csv_file, "--plot": plot, "--trace": trace}
     outputs = Outputs(files, scenario.scenario)
     names = None if systems is None else parsed("--systems", parsing.names, systems)
     cost_ms, cluster = messages.message_cost_ms, where.cluster(messages.message_cost)
-    what = scenario.build(cluster=cluster)
+    what = scenario.build(cluster=cluster, rank=None if parallel.dp is None else 0)
     compared = [system(name) for name in names or default_systems(what, chunks)]
     _check_used(compared, chunks, group_size)
     ways = list(dict.fromkeys(one.transport for one in compared))
     messages.check_used(ways)
     free = replace(messages, message_cost=None)
+    told: dict[str, Any] = {
+        "message_cost_ms": cost_ms,
+        "testbed": cluster.testbed if cluster else None,
+        "ranks_per_host": cluster.ranks_per_host if cluster else 1,
+        "transports": [free.over(name, cluster) for name in (*ways, "ideal")],
+        "engine": engine_named(engine),
+    }
+    if parallel.dp is not None:
+        unused = {"--chunks": chunks, "--group-size": group_size, "--optimum": optimum}
+        for option, value in {**unused, "--plot": plot, "--trace": trace}.items():
+            if value:
+                raise ScenarioError(f"{option} is not for --dp")
+        compare_ranks(
+            scenario, parallel, cluster, names, told, json=json, csv_file=csv_file, quiet=quiet
+        )
+        outputs.written(quiet=quiet)
+        return
     with progress(quiet) as report:
         result = compare_systems(
             what,
             names,
             chunks=chunks,
             group_size=group_size,
-            message_cost_ms=cost_ms,
-            testbed=cluster.testbed if cluster else None,
-            ranks_per_host=cluster.ranks_per_host if cluster else 1,
-            transports=[free.over(name, cluster) for name in (*ways, "ideal")],
             optimum_seconds=60.0 if optimum else None,
-            engine=engine_named(engine),
             progress=lambda title: report(f"simulating {title}"),
+            **told,
         )
         if plot:
             from pipesim.plot import gantt, save

@@ -29,6 +29,7 @@ from pipesim.errors import PipesimError
 __all__ = [
     "Column",
     "Outputs",
+    "bar",
     "note",
     "progress",
     "show",
@@ -170,6 +171,25 @@ def progress(quiet: bool = False) -> Iterator[Callable[[str], None]]:
         return
     with Console(stderr=True).status("") as status:
         yield lambda text: status.update(f"{text} …")
+
+
+@contextmanager
+def bar(quiet: bool = False) -> Iterator[Callable[[str, float], None]]:
+    """Yield a function that shows on a terminal what is being done, and which part of it is."""
+    if quiet or sys.stderr is None or not sys.stderr.isatty():
+        yield lambda text, part: None
+        return
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    ) as shown:
+        task = shown.add_task("", total=1.0)
+        yield lambda text, part: shown.update(task, description=text, completed=part)
 
 
 # -- tables ------------------------------------------------------------------------------

@@ -9,35 +9,47 @@ import math
 import re
 from typing import NamedTuple
 
+from pipesim.documents.links import directed_link, link_index
 from pipesim.errors import ScenarioError
 from pipesim.scenario import DIRECTIONS, LARGEST, Direction
 
 __all__ = [
     "BOTH_WAYS",
     "SlowLink",
+    "SlowRing",
     "duration_ms",
     "durations_ms",
+    "iteration",
     "limits",
     "link_indices",
     "names",
+    "part",
     "slow_link",
+    "slow_ring",
 ]
 
-UNITS_MS = {"us": 1e-3, "µs": 1e-3, "μs": 1e-3, "ms": 1.0, "s": 1e3, "min": 60e3}
+UNITS_MS = {"us": 1e-3, "µs": 1e-3, "μs": 1e-3, "ms": 1.0, "s": 1e3, "min": 60e3, "h": 3600e3}
 
 _NUMBER = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 _DURATION = re.compile(rf"({_NUMBER})\s*({'|'.join(UNITS_MS)})")
-_INDEX = re.compile(r"[0-9]{1,9}")
 _SLOW = re.compile(r"([^=]*)=(.*)", re.DOTALL)
-_ONE_WAY = re.compile(r"([0-9]{1,9})\s*>\s*([0-9]{1,9})")
 BOTH_WAYS = DIRECTIONS
 
 
 class SlowLink(NamedTuple):
-    """A link, the directions in which it is slow, and by how much."""
+    """A link, the directions in which it is slow, by how much, and in which rank's pipeline."""
 
     link: int
     directions: tuple[Direction, ...]
+    delay_ms: float
+    rank: int = 0
+
+
+class SlowRing(NamedTuple):
+    """A slow link between two data-parallel ranks, ``rank`` and the next, at one stage."""
+
+    stage: int
+    rank: int
     delay_ms: float
 
 
@@ -52,7 +64,7 @@ def duration_ms(text: str) -> float:
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         if re.fullmatch(_NUMBER, text.strip()):
-            raise ScenarioError(f"{text!r} has no unit: write {text.strip()}ms, or us, s or min")
+            raise ScenarioError(f"{text!r} has no unit: write {text.strip()}ms, or us, s, min or h")
         raise ScenarioError(f"{text!r} is not a time such as 20ms, 1.5s or 300us")
     value = _in_ms(match[1], match[2])
     if match[1].startswith("-"):
@@ -79,6 +91,36 @@ def durations_ms(text: str) -> float | list[float]:
     return values if len(values) > 1 else values[0]
 
 
+def iteration(text: str) -> float:
+    """Read the number of an iteration.
+
+    Examples
+    --------
+    >>> iteration("120")
+    120.0
+    """
+    if not re.fullmatch("[0-9]{1,15}", text.strip()):
+        raise ScenarioError(f"{text!r} is not the number of an iteration")
+    return float(text)
+
+
+def part(text: str) -> float:
+    """Read a part in percent, or of 1.
+
+    Examples
+    --------
+    >>> part("5%"), part("0.05")
+    (0.05, 0.05)
+    """
+    match = re.fullmatch(rf"({_NUMBER})\s*(%?)", text.strip())
+    if match is None:
+        raise ScenarioError(f"{text!r} is not a part such as 5% or 0.05")
+    value = float(match[1]) / (100 if match[2] else 1)
+    if not 0 <= value < 1:
+        raise ScenarioError(f"{text!r} is not between 0% and 100%")
+    return value
+
+
 def link_indices(text: str) -> list[int]:
     """Read a comma list of link numbers.
 
@@ -87,38 +129,56 @@ def link_indices(text: str) -> list[int]:
     >>> link_indices("0,2")
     [0, 2]
     """
-    return [_index(part) for part in text.split(",")]
+    return [link_index(part) for part in text.split(",")]
 
 
-def _index(text: str) -> int:
-    if not _INDEX.fullmatch(text.strip()):
-        raise ScenarioError(f"{text!r} is not a link: links are numbered 0, 1, 2 …")
+def _index(text: str, what: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,9}", text.strip()):
+        raise ScenarioError(f"{text!r} is not a {what}: {what}s are numbered 0, 1, 2 …")
     return int(text)
 
 
 def slow_link(text: str) -> SlowLink:
-    """Read ``LINK=TIME``, or ``STAGE>STAGE=TIME`` for one direction.
+    """Read ``LINK=TIME``, or ``STAGE>STAGE=TIME`` for one direction; ``:RANK`` before ``=``.
 
-    ``0>1`` are activations on link 0, down from stage 0 to 1; ``1>0`` gradients, up.
+    ``0>1`` are activations on link 0, down from stage 0 to 1; ``1>0`` gradients, up. The rank is
+    that of a data-parallel job.
 
     Examples
     --------
     >>> slow_link("2=5ms")
-    SlowLink(link=2, directions=('down', 'up'), delay_ms=5.0)
-    >>> slow_link("1>0=20ms")
-    SlowLink(link=0, directions=('up',), delay_ms=20.0)
+    SlowLink(link=2, directions=('down', 'up'), delay_ms=5.0, rank=0)
+    >>> slow_link("1>0:3=20ms")
+    SlowLink(link=0, directions=('up',), delay_ms=20.0, rank=3)
     """
     match = _SLOW.fullmatch(text)
     if match is None:
         raise ScenarioError(f"{text!r} is not LINK=TIME, such as 0=20ms or '0>1=20ms'")
-    where, delay_ms = match[1].strip(), duration_ms(match[2])
-    ways = _ONE_WAY.fullmatch(where)
-    if ways is None:
-        return SlowLink(_index(where), BOTH_WAYS, delay_ms)
-    start, end = int(ways[1]), int(ways[2])
-    if abs(start - end) != 1:
-        raise ScenarioError(f"{where!r}: no link joins stages {start} and {end}")
-    return SlowLink(min(start, end), ("down",) if start < end else ("up",), delay_ms)
+    delay_ms = duration_ms(match[2])
+    where, rank = _with_rank(match[1])
+    return SlowLink(*directed_link(where), delay_ms, rank)
+
+
+def slow_ring(text: str) -> SlowRing:
+    """Read ``STAGE=TIME`` or ``STAGE:RANK=TIME``: the link between a rank and the next.
+
+    Examples
+    --------
+    >>> slow_ring("1=30ms"), slow_ring("1:2=30ms")
+    (SlowRing(stage=1, rank=0, delay_ms=30.0), SlowRing(stage=1, rank=2, delay_ms=30.0))
+    """
+    match = _SLOW.fullmatch(text)
+    if match is None:
+        raise ScenarioError(f"{text!r} is not STAGE=TIME, such as 1=30ms, or STAGE:RANK=TIME")
+    delay_ms = duration_ms(match[2])
+    where, rank = _with_rank(match[1])
+    return SlowRing(_index(where, "stage"), rank, delay_ms)
+
+
+def _with_rank(text: str) -> tuple[str, int]:
+    """What stands before a colon, and the rank behind it; rank 0 if there is none."""
+    where, colon, rank = text.partition(":")
+    return where.strip(), _index(rank, "rank") if colon else 0
 
 
 def limits(text: str) -> float | list[float]:

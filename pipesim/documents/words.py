@@ -11,8 +11,12 @@ from pipesim.text import counted, milliseconds, plain
 __all__ = ["between", "described", "titled", "unblocked"]
 
 
-def described(scenario: Scenario, message_cost_ms: ArrayLike = 0.0) -> str:
+def described(
+    scenario: Scenario, message_cost_ms: ArrayLike = 0.0, *, slow: str | None = None
+) -> str:
     """Say what a scenario is: shape, operator times, slow links, cost of messages, limits.
+
+    ``slow`` says which links are slow, where that is more than the scenario's.
 
     Examples
     --------
@@ -24,7 +28,7 @@ def described(scenario: Scenario, message_cost_ms: ArrayLike = 0.0) -> str:
     parts = [
         _shape(scenario),
         f"{_operators(scenario)} ms",
-        ", ".join(_delay(scenario, link) for link in scenario.slow_links) or "no slow link",
+        slow or ", ".join(_delay(scenario, link) for link in scenario.slow_links) or "no slow link",
         *_messages(message_cost_ms),
     ]
     if np.isfinite(scenario.activation_limit).any():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Hashable, Iterable
+from copy import copy
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,6 +81,13 @@ class Injection:
         self.table: Array = np.concatenate([np.zeros((1, trace.links, 2)), trace.delay_ms])
         self.memory: NDArray[np.int64] = np.zeros((0, 2), dtype=np.int64)
         self._places: dict[Hashable, int] = {}
+
+    def fork(self, start: float) -> Injection:
+        """Return one with the same memory, for a run that starts at ``start`` and may never be."""
+        other = copy(self)
+        other.memory, other._places = self.memory.copy(), dict(self._places)
+        other.start = start
+        return other
 
     def check_fits(self, scenario: Scenario) -> None:
         """Raise :class:`ScheduleError` unless the trace is for the scenario's links."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from pipesim.documents.rows import Row, count, name, not_negative, one_of, positive
 from pipesim.errors import FormatError, ScenarioError
 from pipesim.fidelity.iterations import (
     FIRST_SLOW,
@@ -24,7 +25,6 @@ from pipesim.fidelity.iterations import (
     rows_of_runs,
 )
 from pipesim.fidelity.prediction import predict
-from pipesim.fidelity.rows import Row, count, name, not_negative, one_of, positive
 from pipesim.fidelity.runs import MeasuredRun
 from pipesim.fidelity.testbed import Testbed
 from pipesim.files import StrPath

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from pipesim.delays import DelayTrace
+from pipesim.documents.rows import Row, count, name, one_of
 from pipesim.engine import Injection, run
 from pipesim.errors import FormatError, ScenarioError
 from pipesim.fidelity.iterations import (
@@ -35,7 +36,6 @@ from pipesim.fidelity.prediction import (
     profiled,
     usual_plan,
 )
-from pipesim.fidelity.rows import Row, count, name, not_negative, one_of, read_rows
 from pipesim.fidelity.runs import DELEGATED, SYSTEMS, MeasuredRun
 from pipesim.fidelity.testbed import Testbed
 from pipesim.files import StrPath
@@ -47,7 +47,6 @@ from planners import plan
 __all__ = [
     "COLUMNS",
     "DynamicRun",
-    "load_delays",
     "load_dynamic",
     "predict_dynamic",
     "predict_iterations",
@@ -158,31 +157,6 @@ def trace_beside(path: StrPath, changes: str) -> Path:
     if not beside.is_file():
         raise FormatError(f"needs {beside.name} beside it, or --trace FILE", file=os.fspath(path))
     return beside
-
-
-def load_delays(path: StrPath) -> DelayTrace:
-    """Read a trace: ``time_ms``, and ``delay_link0_ms``, ``delay_link1_ms`` … from that time on.
-
-    Raises
-    ------
-    FormatError
-        The file cannot be read, lacks a column, or has a value that cannot be.
-    """
-    rows = read_rows(path, ("time_ms", "delay_link0_ms"))
-    known = [column for column in rows[0].values if re.fullmatch(r"delay_link[0-9]+_ms", column)]
-    columns = [f"delay_link{link}_ms" for link in range(len(known))]
-    if sorted(known) != sorted(columns):
-        raise FormatError("links are not numbered from 0", file=rows[0].file, line=1)
-
-    def take(row: Row, column: str) -> float:
-        return row.take(column, not_negative, "a time of at least 0")
-
-    times = [take(row, "time_ms") for row in rows]
-    delays = [[take(row, column) for column in columns] for row in rows]
-    try:
-        return DelayTrace(times, delays)
-    except ScenarioError as error:
-        raise FormatError(str(error), file=rows[0].file) from None
 
 
 def predict_dynamic(

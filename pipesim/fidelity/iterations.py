@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipesim.documents.rows import Row, count, positive, read_rows
 from pipesim.errors import FormatError
-from pipesim.fidelity.rows import Row, count, positive, read_rows
 from pipesim.fidelity.runs import MeasuredRun
 from pipesim.fidelity.scores import Scores
 from pipesim.files import StrPath

@@ -8,9 +8,9 @@ from itertools import groupby
 
 import numpy as np
 
+from pipesim.documents.rows import Row, name, positive, read_rows, whole
 from pipesim.errors import FormatError
 from pipesim.fidelity.constants import GIB_PER_S
-from pipesim.fidelity.rows import Row, name, positive, read_rows, whole
 from pipesim.fidelity.runs import MeasuredRun
 from pipesim.fidelity.testbed import Ratios
 from pipesim.files import StrPath

@@ -8,8 +8,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipesim.documents.rows import (
+    Row,
+    count,
+    name,
+    not_negative,
+    one_of,
+    positive,
+    read_rows,
+    whole,
+)
 from pipesim.errors import FormatError
-from pipesim.fidelity.rows import Row, count, name, not_negative, one_of, positive, read_rows, whole
 from pipesim.files import StrPath
 
 __all__ = ["DELEGATED", "SYSTEMS", "MeasuredRun", "healthy_of", "load_runs"]

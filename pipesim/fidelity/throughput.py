@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
+from pipesim.documents.rows import Row, count, name, not_negative, one_of, positive, read_rows
 from pipesim.engine import simulate
 from pipesim.errors import ScenarioError, ScheduleError
 from pipesim.fidelity.intervals import around, spread
-from pipesim.fidelity.rows import Row, count, name, not_negative, one_of, positive, read_rows
 from pipesim.fidelity.scores import Scores
 from pipesim.files import StrPath
 from pipesim.scenario import Scenario

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipesim.documents.words import between
+from pipesim.fidelity.constants import GIB_PER_S
 from pipesim.fidelity.shipped import testbed_named
 from pipesim.fidelity.testbed import Testbed
 from pipesim.files import StrPath
@@ -39,6 +40,11 @@ class Cluster:
     def name(self) -> str:
         """The testbed's name."""
         return self.testbed.name
+
+    @property
+    def link_bytes_per_ms(self) -> float:
+        """Bandwidth of a rank's link over NCCL; ``inf`` where it is not known."""
+        return self.testbed["transfer_gib_per_s"] * GIB_PER_S
 
     def transport(self, name: str) -> Transport:
         """Return a transport with what messages cost here."""

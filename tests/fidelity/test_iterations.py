@@ -16,7 +16,6 @@ from pipesim.delays import DelayTrace
 from pipesim.errors import FormatError, ScenarioError
 from pipesim.fidelity.delegation import load_delegation, predict_delegation
 from pipesim.fidelity.dynamic import (
-    load_delays,
     load_dynamic,
     predict_dynamic,
     predict_iterations,
@@ -26,12 +25,13 @@ from pipesim.fidelity.iterations import IterationScores, LastIterations, Predict
 from pipesim.fidelity.prediction import predict
 from pipesim.fidelity.runs import MeasuredRun
 from pipesim.fidelity.shipped import shipped
+from pipesim.formats.delay_trace import load_trace
 from tests import ROOT
 
 TRACES = ROOT / "traces"
 DYNAMIC = TRACES / "dynamic_iterations.csv"
 DELEGATION = TRACES / "delegation_iterations.csv"
-TRACE = load_delays(trace_beside(DYNAMIC, "200-400"))
+TRACE = load_trace(trace_beside(DYNAMIC, "200-400"))
 CALIBRATION = shipped()
 H800 = CALIBRATION.testbeds["h800"]
 RUNS = {one.measured.system: one for one in load_dynamic(DYNAMIC)}
@@ -237,16 +237,16 @@ def test_too_few_iterations(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("time_ms,delay_link1_ms\n1,2\n", "has no column delay_link0_ms"),
-        ("time_ms,delay_link0_ms,delay_link2_ms\n1,2,3\n", "links are not numbered from 0"),
+        ("time_ms,delay_link0_ms,delay_link2_ms\n1,2,3\n", "has no column delay_link1_ms"),
         ("time_ms,delay_link0_ms\n1,x\n", "csv:2: delay_link0_ms must be a time"),
-        ("time_ms,delay_link0_ms\n2,1\n1,1\n", "must be numbers that increase"),
+        ("time_ms,delay_link0_ms\n2,1\n1,1\n", r"csv:3: goes back from 2 ms"),
     ],
 )
 def test_what_is_no_trace(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "t.csv"
     path.write_text(text)
     with pytest.raises(FormatError, match=message):
-        load_delays(path)
+        load_trace(path)
 
 
 @given(st.sampled_from([DYNAMIC, DELEGATION]), st.integers(0, 900), st.binary(max_size=4))

@@ -1,5 +1,6 @@
 """Options that several commands share, and what they build: scenarios, plans, transports."""
 
+from pipesim.cli.options.data_parallel import DataParallelOptions
 from pipesim.cli.options.plan import (
     Chunks,
     GroupSize,
@@ -24,6 +25,7 @@ from pipesim.cli.options.transport import MessageOptions, TransportOptions
 
 __all__ = [
     "Chunks",
+    "DataParallelOptions",
     "EngineName",
     "GroupSize",
     "Json",

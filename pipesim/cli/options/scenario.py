@@ -84,7 +84,7 @@ class ScenarioOptions:
         Option(
             metavar="LINK=TIME",
             help="Delay one link: 2=5ms both ways, '0>1=5ms' activations only, '1>0=5ms' gradients "
-            "only. Repeatable.",
+            "only; with --dp, 2:1=5ms in rank 1's pipeline. Repeatable.",
         ),
     ] = None
     injection: Annotated[
@@ -123,6 +123,7 @@ class ScenarioOptions:
         plan: Schedule | None = None,
         chunks: int | None = None,
         cluster: Cluster | None = None,
+        rank: int | None = None,
     ) -> Scenario:
         """Return the scenario.
 
@@ -135,6 +136,9 @@ class ScenarioOptions:
             stages are. Default: none.
         cluster : Cluster, optional
             Where it runs; it knows the size of messages where nobody says.
+        rank : int, optional
+            The pipeline of which rank of a data-parallel job. Delays that name no rank, and those
+            of a file, are rank 0's. Default: there is one pipeline, and no delay may name a rank.
 
         Raises
         ------
@@ -143,11 +147,16 @@ class ScenarioOptions:
         """
         cut = chunks or 1
         scenario = self._from_file() if self.scenario else self._from_numbers(plan, cut)
-        kind = parsed("--injection", _injection, self.injection)
+        kind = self.injected_as
+        if rank:
+            scenario = scenario.without_delay()
         for slow in self._slow_links():
-            scenario = scenario.with_delay(
-                slow.delay_ms, [slow.link], directions=slow.directions, kind=kind
-            )
+            if slow.rank and rank is None:
+                raise ScenarioError(f"--slow: there is no rank {slow.rank} without --dp")
+            if slow.rank == (rank or 0):
+                scenario = scenario.with_delay(
+                    slow.delay_ms, [slow.link], directions=slow.directions, kind=kind
+                )
         if self.activation_limit is not None:
             limits = parsed("--activation-limit", parsing.limits, self.activation_limit)
             scenario = replace(scenario, activation_limit=_by_device(limits, scenario))
@@ -163,6 +172,28 @@ class ScenarioOptions:
         if plan is not None:
             check_fits(plan, scenario, self.scenario or f"--chunks {cut}")
         return scenario
+
+    def ranks(self, count: int, cluster: Cluster | None = None) -> list[Scenario]:
+        """Return the pipeline of each rank of a data-parallel job.
+
+        Raises
+        ------
+        ScenarioError, FormatError
+            As by :meth:`build`, or a delay names a rank that there is not.
+        """
+        named = {slow.rank for slow in self._slow_links()}
+        for rank in sorted(named):
+            if rank >= count:
+                raise ScenarioError(f"--slow: there is no rank {rank} (ranks: 0 to {count - 1})")
+        first = self.build(cluster=cluster, rank=0)
+        others = {rank: self.build(cluster=cluster, rank=rank) for rank in named if rank}
+        healthy = first.without_delay()
+        return [first, *(others.get(rank, healthy) for rank in range(1, count))]
+
+    @property
+    def injected_as(self) -> Injection:
+        """Where messages spend the delays of options."""
+        return parsed("--injection", _injection, self.injection)
 
     def _from_file(self) -> Scenario:
         assert self.scenario is not None
@@ -229,9 +260,9 @@ class ScenarioOptions:
         seen = set()
         for slow in result:
             for direction in slow.directions:
-                if (slow.link, direction) in seen:
+                if (slow.rank, slow.link, direction) in seen:
                     raise ScenarioError(f"link {slow.link} is given two delays")
-                seen.add((slow.link, direction))
+                seen.add((slow.rank, slow.link, direction))
         return result
 
 

@@ -74,7 +74,12 @@ class TestbedOptions:
         return cluster(self.testbed, self.ranks_per_host or 1)
 
 
-def head(scenario: Scenario, message_cost_ms: float, cluster: Cluster | None) -> list[str]:
-    """Return the first lines of a result: what was run, and on which testbed."""
-    lines = [described(scenario, message_cost_ms)]
+def head(
+    scenario: Scenario, message_cost_ms: float, cluster: Cluster | None, *, slow: str | None = None
+) -> list[str]:
+    """Return the first lines of a result: what was run, and on which testbed.
+
+    ``slow`` says which links are slow, where that is more than the scenario's.
+    """
+    lines = [described(scenario, message_cost_ms, slow=slow)]
     return [*lines, cluster.described(scenario)] if cluster else lines

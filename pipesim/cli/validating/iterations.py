@@ -11,8 +11,9 @@ from pipesim.delays import DelayTrace
 from pipesim.errors import ScenarioError
 from pipesim.fidelity.calibration import Calibration
 from pipesim.fidelity.delegation import load_delegation, predict_delegation
-from pipesim.fidelity.dynamic import load_delays, load_dynamic, predict_dynamic, trace_beside
+from pipesim.fidelity.dynamic import load_dynamic, predict_dynamic, trace_beside
 from pipesim.fidelity.iterations import IterationScores
+from pipesim.formats.delay_trace import load_trace
 from pipesim.text import fixed, percent
 
 __all__ = ["validate_delegation", "validate_dynamic"]
@@ -29,7 +30,7 @@ def validate_dynamic(
             f"--trace gives the delays of one rate of change, but the runs of {measured} are of "
             f"several ({', '.join(rates)}): leave it out, and put the trace of each beside them"
         )
-    delays = cache(load_delays)
+    delays = cache(load_trace)
 
     def trace_of(changes: str) -> DelayTrace:
         return delays(trace or trace_beside(measured, changes))

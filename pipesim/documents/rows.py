@@ -1,4 +1,4 @@
-"""A CSV of measurements, read strictly: a wrong value is named with its file, line and column.
+"""A table, as CSV, read strictly: a wrong value is named with its file, line and column.
 
 A *parser* turns a value's text into what it stands for, or raises ValueError.
 """
@@ -10,14 +10,25 @@ import io
 import math
 import os
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from pipesim.errors import FormatError
 from pipesim.files import StrPath, read_text
+from pipesim.scenario import LARGEST
 
-__all__ = ["Row", "count", "name", "not_negative", "one_of", "positive", "read_rows", "whole"]
+__all__ = [
+    "Row",
+    "count",
+    "name",
+    "not_negative",
+    "one_of",
+    "positive",
+    "read_rows",
+    "rows_of",
+    "whole",
+]
 
 T = TypeVar("T")
 
@@ -68,31 +79,57 @@ def read_rows(path: StrPath, columns: Collection[str]) -> list[Row]:
     Raises
     ------
     FormatError
-        The file cannot be read, is no CSV, lacks a column or has it twice, or a line has too many
+        The file cannot be read, is no CSV, lacks a column or has one twice, or a line has too many
         or too few values.
     """
-    file = os.fspath(path)
-    reader = csv.DictReader(io.StringIO(read_text(path), newline=""), strict=True)
+    return rows_of(read_text(path), columns, file=os.fspath(path))
+
+
+def rows_of(
+    text: str,
+    columns: Collection[str] = (),
+    *,
+    file: str,
+    header: Sequence[str] | None = None,
+    delimiter: str = ",",
+) -> list[Row]:
+    """Read the rows of a text, as :func:`read_rows` does those of a file.
+
+    Parameters
+    ----------
+    text : str
+        The content of the file.
+    columns : collection of str
+        Those that must be there.
+    file : str
+        The file, for errors.
+    header : sequence of str, optional
+        The columns, where the text does not begin with a line that names them.
+    delimiter : str
+        What stands between values.
+    """
+    reader = csv.DictReader(io.StringIO(text, newline=""), header, delimiter=delimiter, strict=True)
+    names = "the header" if header is None else delimiter.join(header)
     rows = []
     try:
-        header = reader.fieldnames
-        if not header:
+        known = reader.fieldnames
+        if not known:
             raise FormatError("is empty", file=file)
-        missing = [column for column in columns if column not in header]
+        missing = [column for column in columns if column not in known]
         if missing:
             raise FormatError(f"has no column {missing[0]}", file=file, line=1)
-        if twice := [column for column in columns if header.count(column) > 1]:
-            raise FormatError(f"has several columns {twice[0]}", file=file, line=1)
+        if twice := [column for column in known if known.count(column) > 1]:
+            raise FormatError(f"has several columns {twice[0][:40]}", file=file, line=1)
         for values in reader:
             if None in values or None in values.values():
                 raise FormatError(
-                    "does not have as many values as the header", file=file, line=reader.line_num
+                    f"does not have as many values as {names}", file=file, line=reader.line_num
                 )
             rows.append(Row(values, file, reader.line_num))
     except csv.Error as error:
         raise FormatError(f"is not CSV: {error}", file=file, line=reader.line_num) from None
     if not rows:
-        raise FormatError("has a header, but no rows", file=file)
+        raise FormatError("has a header, but no rows" if header is None else "is empty", file=file)
     return rows
 
 
@@ -129,9 +166,9 @@ def count(text: str) -> int:
 
 
 def not_negative(text: str) -> float:
-    """Parse a number from 0 to 10⁹."""
+    """Parse a number from 0 to 10¹⁵."""
     number = float(text)
-    if not (math.isfinite(number) and 0 <= number <= 1e9):
+    if not (math.isfinite(number) and 0 <= number <= LARGEST):
         raise ValueError
     return number
 

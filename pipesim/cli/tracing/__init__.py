@@ -1,0 +1,1 @@
+"""``pipesim trace COMMAND``: delays that change over time. One file for one command."""
