@@ -119,6 +119,20 @@ def test_sends_are_counted_over_iterations() -> None:
     assert starts(ran(injection, Ideal())) == [17, 27, 37]
 
 
+def test_a_fork_remembers_the_same_and_tells_nobody() -> None:
+    injection = Injection(TRACE, every=4)
+    ran(injection, Ideal())
+    places = injection.places([0, 1])
+    before = injection.memory[places].tolist()
+    fork = injection.fork(start=28)
+    # Three sends are done and 4 ms known: F0 keeps that, F1 is the fifth and looks.
+    assert starts(ran(fork, Ideal())) == [14, 24, 34]
+    assert fork.start == 28
+    assert injection.start == 0
+    assert injection.memory[places].tolist() == before
+    assert fork.memory[places].tolist() != before
+
+
 def test_a_trace_by_iteration_is_the_same_for_all_sends_of_a_run() -> None:
     trace = DelayTrace([0, 2], [[4], [9]], by="iteration")
     for iteration, delay in enumerate([4, 4, 9, 9]):
