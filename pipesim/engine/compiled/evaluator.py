@@ -21,7 +21,7 @@ from pipesim.engine.compiled import loops
 from pipesim.engine.compiled.events import Events
 from pipesim.engine.compiled.order_loops import given_back, peaks
 from pipesim.engine.compiled.recurrence import Recurrence, recurrence
-from pipesim.engine.compiled.weights import blocks, stacked
+from pipesim.engine.compiled.weights import blocks, stacked, vector
 from pipesim.errors import ScenarioError
 from pipesim.program import Program
 from pipesim.scenario import Array, Scenario
@@ -223,7 +223,7 @@ class CompiledProgram:
         return result
 
     def _vector(self, scenario: Scenario) -> Array:
-        return np.concatenate([b.ravel() for b in blocks(scenario, self.program.transport)])
+        return vector(scenario, self.program.transport)
 
     def events(self, scenario: Scenario, *, many: bool = False) -> Recurrence:
         """The program's events under ``scenario``, made when they are first asked for.

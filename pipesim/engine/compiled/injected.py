@@ -15,13 +15,16 @@ from numpy.typing import NDArray
 from pipesim.engine.compiled.evaluator import CompiledProgram, Evaluation
 from pipesim.engine.compiled.loops import injected_times
 from pipesim.engine.compiled.recurrence import Recurrence
-from pipesim.engine.compiled.weights import blocks
+from pipesim.engine.compiled.weights import vector
 from pipesim.engine.injection import Injection
 from pipesim.engine.senders import senders
 from pipesim.program import Program
 from pipesim.scenario import Array, Scenario
 
 __all__ = ["InjectedProgram"]
+
+Numbers = NDArray[np.int32]
+Counts = NDArray[np.int64]
 
 
 class InjectedProgram:
@@ -42,9 +45,8 @@ class InjectedProgram:
     def __init__(self, program: Program) -> None:
         self._compiled = CompiledProgram(program)
         self._senders = senders(program)
-        self._sends: dict[int, tuple[Recurrence, NDArray[np.int32], NDArray[np.int32]]] = {}
-        self._places: WeakKeyDictionary[Injection, tuple[NDArray[np.int64], NDArray[np.int64]]]
-        self._places = WeakKeyDictionary()
+        self._sends: dict[Recurrence, tuple[Numbers, Numbers]] = {}
+        self._known: WeakKeyDictionary[Injection, tuple[Counts, Counts]] = WeakKeyDictionary()
 
     def evaluate(
         self,
@@ -89,12 +91,7 @@ class InjectedProgram:
             events.left,
             events.right,
             events.own,
-            np.concatenate(
-                [
-                    block.ravel()
-                    for block in blocks(scenario, program.transport, varied, injected=True)
-                ]
-            ),
+            vector(scenario, program.transport, varied, injected=True),
             message,
             sender,
             every,
@@ -109,12 +106,12 @@ class InjectedProgram:
         injection.check_sent(sent_ms)
         return self._compiled.evaluation(scenario, events, happened), sent_ms
 
-    def _sends_of(self, events: Recurrence) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    def _sends_of(self, events: Recurrence) -> tuple[Numbers, Numbers]:
         """For each event the message that it sends, as a place in ``sent_ms``, and the sender.
 
         −1 where it sends none.
         """
-        if id(events) not in self._sends:
+        if events not in self._sends:
             message, sender = np.full((2, len(events.own)), -1, dtype=np.int32)
             microbatches = self._compiled.program.schedule.microbatches
             for number, messages in enumerate(self._senders.values()):
@@ -125,15 +122,12 @@ class InjectedProgram:
                     (2 * one.link + one.direction) * microbatches + one.producer.microbatch
                     for one in messages
                 ]
-            self._sends[id(events)] = events, message, sender
-        return self._sends[id(events)][1:]
+            self._sends[events] = message, sender
+        return self._sends[events]
 
-    def _known_to(self, injection: Injection) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _known_to(self, injection: Injection) -> tuple[Counts, Counts]:
         """Where an injection remembers the senders, and after how many sends each looks."""
-        if injection not in self._places:
-            every = [injection.looks_every(sender) for sender in self._senders]
-            self._places[injection] = (
-                injection.places(self._senders),
-                np.array(every, dtype=np.int64),
-            )
-        return self._places[injection]
+        if injection not in self._known:
+            every = np.array(list(map(injection.looks_every, self._senders)), dtype=np.int64)
+            self._known[injection] = injection.places(self._senders), every
+        return self._known[injection]

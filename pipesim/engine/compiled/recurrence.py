@@ -22,7 +22,7 @@ from pipesim.schedule import Op
 __all__ = ["Recurrence", "recurrence"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Recurrence:
     """E events in topological order; event 0 is at time zero.
 

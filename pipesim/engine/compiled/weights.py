@@ -18,7 +18,7 @@ from pipesim.errors import ScenarioError
 from pipesim.scenario import KINDS, LARGEST, Array, Scenario
 from pipesim.transport import Isolated, Transport
 
-__all__ = ["NOTHING", "VARIABLE", "Layout", "blocks", "stacked"]
+__all__ = ["NOTHING", "VARIABLE", "Layout", "blocks", "stacked", "vector"]
 
 NOTHING = 0
 """The entry of the vector that is always zero."""
@@ -104,6 +104,18 @@ def blocks(
     yield delay + transfer[:, None]  # flight
     yield occupancy
     yield latency
+
+
+def vector(
+    scenario: Scenario,
+    transport: Transport,
+    varied: Mapping[str, Array] | None = None,
+    *,
+    injected: bool = False,
+) -> Array:
+    """Return :func:`blocks` one behind the other, for one scenario."""
+    every = blocks(scenario, transport, varied, injected=injected)
+    return np.concatenate([block.ravel() for block in every])
 
 
 def _slowdown(scenario: Scenario, transport: Transport, delay_ms: Array) -> Array | None:
