@@ -85,7 +85,7 @@ def assert_equal(
     event(f"{program.transport.name} to the end")
 
 
-@given(cases(), transports.filter(lambda over: over.queues) | transports, st.data())
+@given(cases(), transports, st.data())
 def test_both_engines_run_it_alike(
     case: tuple[Scenario, Schedule], over: Transport, data: st.DataObject
 ) -> None:
