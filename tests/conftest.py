@@ -18,10 +18,10 @@ settings.register_profile(
     "default",
     deadline=None,  # how long an example takes says how busy the machine is
     derandomize=True,
-    max_examples=50,
+    max_examples=35,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-settings.register_profile("ci", settings.get_profile("default"), max_examples=150)
+settings.register_profile("ci", settings.get_profile("default"), max_examples=100)
 settings.register_profile(
     "thorough", settings.get_profile("default"), max_examples=5000, derandomize=False
 )
