@@ -106,6 +106,8 @@ class Iteration:
         Whether it is the first one of its plan.
     profile_ms, switch_ms : float
         Parts of ``duration_ms`` that adaptation costs.
+    planning_ms : float
+        What the plan takes that is begun beside it; 0: none is.
     measured_ms : array, shape [S−1, 2]
         The median transfer time of each link's messages, with the delay.
     delayed : array of bool, shape [S−1, 2]
@@ -124,6 +126,7 @@ class Iteration:
     swapped: bool
     profile_ms: float
     switch_ms: float
+    planning_ms: float
     measured_ms: Array = field(repr=False)
     delayed: NDArray[np.bool_] = field(repr=False)
     estimate_ms: Array = field(repr=False)
@@ -248,6 +251,7 @@ class _Run:
                 swapped,
                 profile_ms,
                 switch_ms,
+                self.costs.plan_ms if self.planned_at == index else 0.0,
                 ran.measured_ms,
                 ran.delayed,
                 self.estimate_ms,

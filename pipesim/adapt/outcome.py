@@ -128,9 +128,14 @@ class Outcome:
 
     @property
     def costs_ms(self) -> dict[str, float]:
-        """What adaptation cost in all: ``profiling``, ``switching`` and ``delegation``."""
+        """What adaptation cost in all.
+
+        ``profiling``, ``switching`` and ``delegation`` are parts of the iterations; ``planning``
+        goes on beside them.
+        """
         return {
             "profiling": sum(one.profile_ms for one in self.iterations),
+            "planning": sum(one.planning_ms for one in self.iterations),
             "switching": sum(one.switch_ms for one in self.iterations),
             "delegation": sum(one.plan.delegation_ms for one in self.iterations),
         }
@@ -145,7 +150,11 @@ class Outcome:
         return peaks
 
     @property
-    def host_bytes(self) -> float:
-        """The most that any device's activations have taken in host memory: beyond its limit."""
-        beyond = np.maximum(0.0, self.peak_activations - self.job.scenario.activation_limit)
-        return float(beyond.max() * self.job.scenario.activation_bytes)
+    def host_activations(self) -> Array:
+        """Most activations beyond each device's limit, in host memory, at any time, shape [D]."""
+        return np.maximum(0.0, self.peak_activations - self.job.scenario.activation_limit)
+
+    @property
+    def host_bytes(self) -> Array:
+        """The same in bytes, shape [D]."""
+        return self.host_activations * self.job.scenario.activation_bytes

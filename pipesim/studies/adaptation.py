@@ -89,7 +89,7 @@ class Adaptation:
         one = self.outcomes[name]
         found = one.detections
         ran = bool(one.iterations)
-        peaks = one.job.scenario.in_micro_batches(one.peak_activations)
+        micro_batches = one.job.scenario.in_micro_batches
         return {
             "iterations": len(one.iterations),
             "iterations_per_minute": one.per_minute,
@@ -117,8 +117,9 @@ class Adaptation:
                 for level in one.levels
             ],
             "costs_s": {what: cost / 1000 for what, cost in one.costs_ms.items()},
-            "peak_activations": float(peaks.max()),
-            "host_bytes": one.host_bytes,
+            "peak_activations": micro_batches(one.peak_activations).tolist(),
+            "host_activations": micro_batches(one.host_activations).tolist(),
+            "host_bytes": one.host_bytes.tolist(),
         }
 
 

@@ -28,7 +28,7 @@ def job(known: str, delayed: str, each_ms: float = 100.0) -> list[Iteration]:
         zero = np.zeros((1, 2))
         both.append(
             Iteration(
-                index, index * each_ms, each_ms, each_ms, HEALTHY, False, 0.0, 0.0, zero, late,
+                index, index * each_ms, each_ms, each_ms, HEALTHY, False, 0.0, 0.0, 0.0, zero, late,
                 estimate, PEAKS,
             )
         )  # fmt: skip
@@ -88,7 +88,7 @@ def test_pace_and_memory() -> None:
     outcome = Outcome(Job(limited, trace), STRATEGY, False, job("." * 10, "." * 10))
     assert outcome.per_minute == pytest.approx(600)
     assert (outcome.quantile_ms(0.5), outcome.elapsed_ms) == (100, 1000)
-    assert outcome.host_bytes == 50
+    assert outcome.host_bytes.tolist() == [50, 0]
     assert outcome.detections is None
 
 
@@ -97,5 +97,5 @@ def test_a_job_that_stops_is_slow_to_the_end() -> None:
     outcome = Outcome(Job(SCENARIO, trace), STRATEGY, False, job("...", "..."))
     assert outcome.per_minute == pytest.approx(3)
     nothing = Outcome(Job(SCENARIO, trace), STRATEGY, True, [])
-    assert (nothing.per_minute, nothing.detections, nothing.host_bytes) == (0, None, 0)
+    assert (nothing.per_minute, nothing.detections, nothing.host_bytes.sum()) == (0, None, 0)
     assert np.isnan(nothing.quantile_ms(0.5))

@@ -26,6 +26,7 @@ from pipesim.cli.output import Column, Outputs, bar, show, show_json, show_rows,
 from pipesim.cli.tracing.words import summary
 from pipesim.errors import FormatError, ScenarioError
 from pipesim.formats.delay_trace import load_trace
+from pipesim.scenario import Array
 from pipesim.studies.adaptation import Adaptation, NoBaselineError, adapt, ended
 from pipesim.studies.systems import DEFAULT_SYSTEMS, SYSTEMS
 from pipesim.text import fixed, milliseconds, percent, plain
@@ -240,15 +241,14 @@ def _show(result: Adaptation) -> None:
         ], tight="known\nafter s"),
         Column("missed", ["–" if f is None else str(f.missed) for f in found]),
         Column("false\nalarms", ["–" if f is None else str(f.false_alarms) for f in found]),
-        Column("most\nactivations", [
-            plain(float(one.job.scenario.in_micro_batches(one.peak_activations).max()), 1)
-            for one in ones
-        ]),
+        Column("most\nactivations", [_most(one, one.peak_activations) for one in ones]),
     ]  # fmt: skip
-    if any(one.host_bytes for one in ones):
-        adaptation.append(
-            Column("on a host\nGiB", [fixed(one.host_bytes / 2**30, 1) for one in ones])
-        )
+    if any(one.host_activations.any() for one in ones):
+        hosted = [_most(one, one.host_activations) for one in ones]
+        adaptation.append(Column("of these\non hosts", hosted))
+    if any(one.host_bytes.any() for one in ones):
+        gib = [fixed(float(one.host_bytes.max()) / 2**30, 1) for one in ones]
+        adaptation.append(Column("GiB of\na host", gib))
     titles = [one.strategy.title for one in ones]
     best = max(range(len(ones) - 1), key=lambda i: ones[i].per_minute) if len(ones) > 1 else None
     show_rows(Column("system", titles, numeric=False), main, adaptation, bold=best)
@@ -274,6 +274,11 @@ def _show_levels(titles: list[str], ones: list[Outcome]) -> None:
     )
 
 
+def _most(one: Outcome, activations: Array) -> str:
+    """The most that any device holds, in micro-batches."""
+    return plain(float(one.job.scenario.in_micro_batches(activations).max()), 1)
+
+
 def _ms(one: Outcome, q: float) -> str:
     return fixed(one.quantile_ms(q), 1) if one.iterations else "–"
 
@@ -297,9 +302,11 @@ def _show_costs(result: Adaptation) -> None:
         costs = one.costs_ms
         if one.detections is None or not one.elapsed_ms:
             continue
+        beside = costs.pop("planning")
         parts = ", ".join(
             f"{what} {percent(cost / one.elapsed_ms, 2)}" for what, cost in costs.items()
         )
+        parts += f"; beside it, planning {percent(beside / one.elapsed_ms, 2)}"
         lines.append(wrapped(f"{one.strategy.title} spends of its time: {parts}", "  "))
     if lines:
         show("", *lines)
