@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -108,6 +108,16 @@ class MessageOptions:
             if field in known:
                 result = _changed(result, field, option, value)
         return result
+
+    def routes(self, cluster: Cluster | None = None) -> Callable[[str], Transport]:
+        """Return what gives the transport of a name: see :meth:`over`, and what a message costs."""
+        free, cost_ms = replace(self, message_cost=None), self.message_cost_ms
+
+        def route(name: str) -> Transport:
+            way = free.over(name, cluster)
+            return replace(way, base_ms=way.base_ms + cost_ms)
+
+        return route
 
     def check_used(self, names: Collection[str]) -> None:
         """Raise :class:`ScenarioError` if an option is given that none of these transports has."""
