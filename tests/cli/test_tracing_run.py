@@ -138,6 +138,7 @@ def test_a_bad_trace_is_one_line_with_its_place(kind: str) -> None:
         (("--plan-time", "5"), "--plan-time: '5' has no unit"),
         (("--stages", "9"), "bad"),
         (("--plot", "pace.gif"), "unknown ending"),
+        (("--compute-slowdown", "3"), "--compute-slowdown is for isolated"),
     ],
 )
 def test_bad_options_are_one_line(args: tuple[str, ...], message: str) -> None:

@@ -26,8 +26,8 @@ from pipesim.cli.tracing.words import summary
 from pipesim.errors import FormatError, ScenarioError
 from pipesim.formats.delay_trace import load_trace
 from pipesim.scenario import Array
-from pipesim.studies.adaptation import Adaptation, NoBaselineError, adapt, ended
-from pipesim.studies.systems import DEFAULT_SYSTEMS, SYSTEMS
+from pipesim.studies.adaptation import ORACLE, Adaptation, NoBaselineError, adapt, ended
+from pipesim.studies.systems import DEFAULT_SYSTEMS, SYSTEMS, default_systems, system
 from pipesim.text import fixed, milliseconds, percent, plain
 
 __all__ = ["run"]
@@ -147,6 +147,9 @@ def run(
     if what.occupancy_ms.any():
         raise ScenarioError("the trace says which links are slow: leave out --delay and --slow")
     names = None if systems is None else parsed("--systems", parsing.names, systems)
+    chosen = [name for name in names or default_systems(what) if name != ORACLE]
+    ways = [system(name).transport for name in chosen]
+    messages.check_used([*ways, "nccl", "delegated"])  # the latter are the oracle's
     told = load_trace(trace, links=what.stages - 1)
     if duration is not None:
         if told.by == "iteration":

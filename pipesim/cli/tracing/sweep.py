@@ -57,6 +57,7 @@ def sweep(
     what = scenario.build(cluster=cluster)
     if what.occupancy_ms.any():
         raise ScenarioError("all links are slow here: leave out --delay and --slow")
+    messages.check_used(["nccl", "delegated"])
 
     changes = [
         parsed("--change-every", parsing.duration_ms, text) for text in change_every.split(",")
