@@ -266,7 +266,8 @@ def _show_levels(titles: list[str], ones: list[Outcome]) -> None:
     show("")
     show_rows(
         Column("slowest link", names, numeric=False),
-        [Column("time of the\noracle's, %", shares), *columns],
+        [Column("time of the\noracle's, %", shares), *columns[:3]],
+        columns[3:],
     )
 
 
