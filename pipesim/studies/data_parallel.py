@@ -135,6 +135,13 @@ class DataParallelComparison:
         return few_places(self.job)
 
     @property
+    def surely_best(self) -> bool:
+        """Whether no places give a shorter step: all were tried, or slow links cost nothing."""
+        best = [row for row in self.rows if row.places == "best"]
+        lost_ms = max(row.step.step_ms - row.healthy.step_ms for row in best)
+        return self.exhaustive or round(lost_ms, _DIGITS) <= 0
+
+    @property
     def distinct(self) -> tuple[DataParallelRow, ...]:
         """The rows without those where a system's nodes do the same as in one before."""
         seen: dict[tuple[str, Hashable], DataParallelRow] = {}
@@ -292,11 +299,7 @@ class _Steps:
             return here
         return best_assignment(
             self.job,
-            lambda one: (
-                sum(use.kind != "pipeline" for use in one.uses),
-                one.moved,
-                self._step_ms(one),
-            ),
+            lambda one: (_not_in_use(here, one), one.moved, self._step_ms(one)),
         )
 
     def _step_ms(self, assignment: Assignment) -> float:
@@ -320,3 +323,9 @@ class _Steps:
             runs = Runs(row.schedule, row.over, engine=self.told.get("engine"))
             self._pipelines[key] = row, Ended.of(runs.timeline(row.scenario))
         return self._pipelines[key]
+
+
+def _not_in_use(before: Assignment, one: Assignment) -> int:
+    """How many slow links are no pipeline links, but for those that carry nothing, as before."""
+    kinds = ((was.kind, now.kind) for was, now in zip(before.uses, one.uses, strict=True))
+    return sum(now != "pipeline" and (was, now) != ("nothing", "nothing") for was, now in kinds)

@@ -87,6 +87,14 @@ def test_re_mapping_makes_pipeline_links_and_moves_few() -> None:
     assert mapped.step.step_ms == min(slow)
 
 
+def test_re_mapping_leaves_alone_what_carries_nothing() -> None:
+    idle = {(Node(0, 0), Node(1, 3)): Delay(0.0, 30.0)}
+    result = compare_data_parallel(Scenario(), Job(2, 4, _ring(30) | idle), systems=["zerobubble"])
+    mapped = result.row("zerobubble", "re-mapped").assignment
+    assert sorted(use.kind for use in mapped.uses) == ["nothing", "pipeline"]
+    assert mapped.moved == 2
+
+
 def test_places_that_change_nothing_are_not_distinct() -> None:
     def places(job: Job) -> list[str]:
         result = compare_data_parallel(Scenario(), job, systems=["1f1b"])
@@ -208,6 +216,27 @@ def test_advice_keeps_what_is_as_good() -> None:
     assert data_parallel_advice(none).startswith("No link is slow: keep nodes and plan: ")
     hidden = compare_data_parallel(Scenario(), Job(2, 4, _ring(0.1)), systems=["zerobubble"])
     assert data_parallel_advice(hidden).startswith("Keep nodes and plan: ")
+
+
+def test_advice_is_short_where_many_links_are_slow() -> None:
+    rings = {
+        way: delay for rank in (0, 2) for stage in range(4)
+        for way, delay in _ring(30, stage, rank).items()
+    }  # fmt: skip
+    text = data_parallel_advice(
+        compare_data_parallel(Scenario(), Job(4, 4, rings), systems=["1f1b"])
+    )
+    assert "so that what is slow carries pipeline links; a step" in text
+
+
+def test_advice_leaves_out_a_re_mapping_that_makes_it_worse() -> None:
+    reduction = AllReduce(1.0, 1.0)
+    result = compare_data_parallel(Scenario(), Job(2, 4, _ring(50)), reduction, ["1f1b"])
+    here, mapped = (result.row("1f1b", places).step.step_ms for places in ("as is", "re-mapped"))
+    assert here < mapped
+    text = data_parallel_advice(result)
+    assert text.startswith("Exchange nodes")
+    assert "as a pipeline link" not in text
 
 
 def test_nothing_to_advise_where_nothing_can_be_run() -> None:
