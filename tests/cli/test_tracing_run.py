@@ -51,6 +51,31 @@ def test_json_has_the_contract() -> None:
     assert found["duration_s"] > 0
 
 
+def test_messages_cost_what_is_said() -> None:
+    cost = (*SHAPE, "--message-cost", "2ms", "--systems", "zerobubble", "--json")
+    ran = json.loads(stdout("trace", "run", "t.csv", "--iterations", "6", *cost))
+    (row,) = json.loads(stdout("compare", *cost))["rows"]
+    healthy = json.loads(stdout("compare", *SHAPE, "--systems", "zerobubble", "--json"))
+    assert ran["systems"]["zerobubble"]["median_iteration_ms"] == row["iteration_ms"]
+    assert row["iteration_ms"] > healthy["rows"][0]["iteration_ms"]
+    swept = (
+        "trace",
+        "sweep",
+        "--stages",
+        "3",
+        "--duration",
+        "6s",
+        "--change-every",
+        "3s",
+        "--json",
+    )
+    cheap, dear = (
+        json.loads(stdout(*swept, *more))["oracle_iteration_ms"][0]
+        for more in ((), ("--message-cost", "9ms"))
+    )
+    assert dear > cheap
+
+
 def test_rows_of_iterations_and_a_second_run() -> None:
     args = ("trace", "run", "t.csv", *SHAPE, "--csv", "run.csv", "--systems", "pipemorph", "--json")
     first = stdout(*args)

@@ -109,6 +109,14 @@ class MessageOptions:
                 result = _changed(result, field, option, value)
         return result
 
+    def with_cost(self, name: str, cluster: Cluster | None = None) -> Transport:
+        """Return the transport as :meth:`over` does, with the cost of messages on top of its own.
+
+        Parameters and errors are those of :meth:`over`.
+        """
+        free = replace(self, message_cost=None).over(name, cluster)
+        return replace(free, base_ms=free.base_ms + self.message_cost_ms)
+
     def check_used(self, names: Collection[str]) -> None:
         """Raise :class:`ScenarioError` if an option is given that none of these transports has."""
         for field, option, _ in self._given():

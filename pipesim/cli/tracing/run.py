@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -29,7 +29,6 @@ from pipesim.formats.delay_trace import load_trace
 from pipesim.studies.adaptation import Adaptation, NoBaselineError, adapt, ended
 from pipesim.studies.systems import DEFAULT_SYSTEMS, SYSTEMS
 from pipesim.text import fixed, milliseconds, percent, plain
-from pipesim.transport import Transport
 
 __all__ = ["run"]
 
@@ -155,12 +154,7 @@ def run(
         told = ended(told, parsed("--duration", parsing.duration_ms, duration))
     elif told.by == "iteration" and iterations is not None:
         told = ended(told, iterations)
-    free, cost_ms = replace(messages, message_cost=None), messages.message_cost_ms
     looks = _looks(adopt_every)
-
-    def over(name: str) -> Transport:
-        way = free.over(name, cluster)
-        return replace(way, base_ms=way.base_ms + cost_ms)
 
     def time_ms(option: str, text: str | None, default_ms: float) -> float:
         return default_ms if text is None else parsed(option, parsing.duration_ms, text)
@@ -187,7 +181,7 @@ def run(
                 after_ms=time_ms("--after", after, cluster.testbed.after_ms if cluster else 0.0),
                 lead=lead,
                 most=iterations,
-                over=over,
+                over=partial(messages.with_cost, cluster=cluster),
                 csv=csv_file,
                 progress=report,
             )
@@ -203,7 +197,7 @@ def run(
     else:
         if not quiet:
             show(
-                *head(what, cost_ms, cluster, slow=f"delays of {trace.name}"),
+                *head(what, messages.message_cost_ms, cluster, slow=f"delays of {trace.name}"),
                 *summary(result.trace),
                 "",
             )

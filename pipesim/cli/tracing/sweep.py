@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
 from typing import Annotated
 
 from typer import Option
@@ -21,7 +21,6 @@ from pipesim.cli.output import Column, bar, show, show_json, show_rows
 from pipesim.errors import ScenarioError
 from pipesim.studies.replanning import replanning
 from pipesim.text import fixed, milliseconds
-from pipesim.transport import Transport
 
 __all__ = ["sweep"]
 
@@ -59,12 +58,6 @@ def sweep(
     what = scenario.build(cluster=cluster)
     if what.occupancy_ms.any():
         raise ScenarioError("all links are slow here: leave out --delay and --slow")
-    free, cost_ms = replace(messages, message_cost=None), messages.message_cost_ms
-
-    def over(name: str) -> Transport:
-        way = free.over(name, cluster)
-        return replace(way, base_ms=way.base_ms + cost_ms)
-
     changes = [
         parsed("--change-every", parsing.duration_ms, text) for text in change_every.split(",")
     ]
@@ -76,7 +69,7 @@ def sweep(
             duration_ms=parsed("--duration", parsing.duration_ms, duration),
             detector=detector,
             seed=seed,
-            over=over,
+            over=partial(messages.with_cost, cluster=cluster),
             progress=report,
         )
     if json:
@@ -93,7 +86,7 @@ def sweep(
         return
     if not quiet:
         show(
-            *head(what, cost_ms, cluster, slow="all links slow"),
+            *head(what, messages.message_cost_ms, cluster, slow="all links slow"),
             "Gap to the oracle in %, of iterations a minute:",
             "",
         )
