@@ -149,6 +149,21 @@ def test_a_bad_trace_is_one_line_with_its_place(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("0;0_1;0.03\n9;;inf\n", 1),
+        ("1;;0\n2;1_2;0.03\n9;;inf\n", 2),
+        ("iteration,slow_links,delay_ms\n\n\n0,1,0\n3,1,30\n9,,\n", 5),
+    ],
+)
+def test_what_is_slow_too_early_is_named_by_its_line(text: str, line: int) -> None:
+    Path("early.txt").write_text(text)
+    said = error("trace", "run", "early.txt", *SHAPE)
+    assert said.startswith(f"error: early.txt:{line}: link ")
+    assert "has no baseline" in said
+
+
+@pytest.mark.parametrize(
     ("args", "message"),
     [
         (("--link", "0", "--delay", "5ms"), "leave out --delay and --slow"),

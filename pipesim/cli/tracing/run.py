@@ -25,7 +25,7 @@ from pipesim.cli.options import (
 from pipesim.cli.output import Column, Outputs, bar, show, show_json, show_rows, wrapped
 from pipesim.cli.tracing.words import summary
 from pipesim.errors import FormatError, ScenarioError
-from pipesim.formats.delay_trace import load_trace
+from pipesim.formats.delay_trace import line_of_change, load_trace
 from pipesim.studies.adaptation import Adaptation, NoBaselineError, adapt, ended
 from pipesim.studies.systems import DEFAULT_SYSTEMS, SYSTEMS
 from pipesim.text import fixed, milliseconds, percent, plain
@@ -186,7 +186,8 @@ def run(
                 progress=report,
             )
     except NoBaselineError as error:
-        raise FormatError(f"{error} (--lead)", file=str(trace), line=error.piece + 2) from None
+        line = line_of_change(trace, error.change)
+        raise FormatError(f"{error} (--lead)", file=str(trace), line=line) from None
     if plot:
         from pipesim.plot import save
         from pipesim.plot.pace import pace
