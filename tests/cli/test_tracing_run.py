@@ -173,6 +173,7 @@ def test_what_is_slow_too_early_is_named_by_its_line(text: str, line: int) -> No
         (("--jitter", "150%"), "--jitter: '150%' is not between 0% and 100%"),
         (("--adopt-every", "0"), "--adopt-every: '0'"),
         (("--adopt-every", "1,2,3"), "--adopt-every: '1,2,3'"),
+        (("--adopt-every", "99999999999999999999"), "--adopt-every: '99999999999999999999'"),
         (("--duration", "1min"), "--duration is for traces over time"),
         (("--plan-time", "5"), "--plan-time: '5' has no unit"),
         (("--stages", "9"), "bad"),
@@ -195,9 +196,22 @@ def test_sweep() -> None:
     found = json.loads(stdout(*args, "--json"))
     assert found["change_every_ms"] == [300, 3000]
     assert [len(row) for row in found["share_of_oracle"]] == [2, 2]
-    for bad in (
-        ("--replan-every", "0"),
-        ("--change-every", "x"),
-        ("--link", "0", "--delay", "1ms"),
-    ):
-        assert error("trace", "sweep", *bad)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ("--replan-every 0", "--replan-every: '0' is not a list of whole numbers"),
+        ("--replan-every 9999999999", "--replan-every: '9999999999' is not"),
+        ("--change-every x", "--change-every: 'x' is not a time"),
+        ("--link 0 --delay 1ms", "leave out --delay and --slow"),
+        ("--change-every 1h", "changes every 3.6e+06 ms do not fit a trace of 60000 ms"),
+        ("--stages 1", "there is no link"),
+        (
+            "--change-every 1us --duration 1us",
+            "no iteration starts after the first 10% of 0.001 ms",
+        ),
+    ],
+)
+def test_a_bad_sweep_is_one_line(args: str, message: str) -> None:
+    assert message in error("trace", "sweep", *args.split())

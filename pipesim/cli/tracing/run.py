@@ -154,7 +154,9 @@ def run(
         told = ended(told, parsed("--duration", parsing.duration_ms, duration))
     elif told.by == "iteration" and iterations is not None:
         told = ended(told, iterations)
-    looks = _looks(adopt_every)
+    looks = parsed("--adopt-every", parsing.counts, adopt_every)
+    if len(looks) > 2:
+        raise ScenarioError(f"--adopt-every: {adopt_every!r} is more than two numbers")
 
     def time_ms(option: str, text: str | None, default_ms: float) -> float:
         return default_ms if text is None else parsed(option, parsing.duration_ms, text)
@@ -206,14 +208,6 @@ def run(
         if not quiet:
             _show_costs(result)
     outputs.written(quiet=quiet)
-
-
-def _looks(text: str) -> list[int]:
-    """The sends from look to look, of devices and of delegates."""
-    parts = text.split(",")
-    if len(parts) > 2 or not all(part.strip().isdecimal() and int(part) for part in parts):
-        raise ScenarioError(f"--adopt-every: {text!r} is not one or two numbers such as 64,8")
-    return [int(part) for part in parts]
 
 
 def _show(result: Adaptation) -> None:

@@ -65,7 +65,7 @@ def sweep(
         result = replanning(
             what,
             changes,
-            parsed("--replan-every", _numbers, replan_every),
+            parsed("--replan-every", parsing.counts, replan_every),
             duration_ms=parsed("--duration", parsing.duration_ms, duration),
             detector=detector,
             seed=seed,
@@ -101,14 +101,6 @@ def sweep(
             Column("delegated\nonly", [_gap(part) for part in result.unplanned]),
         ],
     )
-
-
-def _numbers(text: str) -> list[int]:
-    """Numbers of iterations from 1 on."""
-    parts = text.split(",")
-    if not all(part.strip().isdecimal() and int(part) for part in parts):
-        raise ScenarioError(f"{text!r} is not a list of numbers such as 1,5")
-    return [int(part) for part in parts]
 
 
 def _gap(part: float) -> str:
