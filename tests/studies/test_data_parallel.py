@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from itertools import permutations
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipesim.adapt import mapping
 from pipesim.adapt.data_parallel import Ended, step
 from pipesim.adapt.mapping import Assignment, Delay, Job, Node
 from pipesim.adapt.ring import AllReduce
@@ -140,6 +142,24 @@ def test_the_best_places_are_the_best_of_all_on_the_engine(job: Job, name: str) 
     assert result.row(name).step.step_ms == pytest.approx(steps[0])  # the nodes as they are
     assert result.row(name, "best").step.step_ms == pytest.approx(min(steps), abs=1e-5)
     assert result.exhaustive
+
+
+def test_places_are_surely_best_where_nothing_is_left_to_gain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def compared(slow: dict[tuple[Node, Node], Delay]) -> DataParallelComparison:
+        return compare_data_parallel(Scenario(stages=2), Job(2, 2, slow), systems=["1f1b"])
+
+    nodes = Job(2, 2).nodes
+    every = {(a, b): Delay(0.0, 30.0) for a in nodes for b in nodes if a != b}
+    assert compared(every).surely_best  # all places were tried
+    monkeypatch.setattr(mapping, "MOST_PLACES", 0)
+    assert not compared(every).surely_best
+    one = compared(_ring(30, 0))
+    assert one.surely_best
+    as_is, mapped, best = one.rows
+    still = replace(mapped, assignment=as_is.assignment)
+    assert not replace(one, rows=(as_is, still, best)).surely_best
 
 
 # -- the published job ---------------------------------------------------------------------
