@@ -94,15 +94,19 @@ class DelayTrace:
             object.__setattr__(self, field, array)
         object.__setattr__(self, "by", by)
         object.__setattr__(self, "end", None if end is None else float(end))
-        healthy = ((0.0, 0.0),) * delays.shape[1]
-        rows = [tuple((down, up) for down, up in row) for row in delays.tolist()]
+        rows = [tuple((down, up) for down, up in row) for row in self.states_ms.tolist()]
         object.__setattr__(self, "_starts", times.tolist())
-        object.__setattr__(self, "_rows", [healthy, *rows])
+        object.__setattr__(self, "_rows", rows)
 
     @property
     def links(self) -> int:
         """Number of links, S − 1."""
         return int(self.delay_ms.shape[1])
+
+    @property
+    def states_ms(self) -> Array:
+        """The delays before the first change, which are none, and from each on: [K + 1, S−1, 2]."""
+        return np.concatenate([np.zeros((1, self.links, 2)), self.delay_ms])
 
     def at(self, point: float) -> tuple[tuple[float, float], ...]:
         """Return the delays at a time in ms, or in an iteration: [link][direction]."""

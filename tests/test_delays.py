@@ -68,6 +68,12 @@ def test_a_trace_by_iteration() -> None:
         DelayTrace([0], [[1]], by="day")  # type: ignore[arg-type]
 
 
+def test_states_begin_with_healthy_links() -> None:
+    trace = DelayTrace([-10, 20], [[1, 2], [3, 4]])
+    assert trace.states_ms[..., 0].tolist() == [[0, 0], [1, 2], [3, 4]]
+    assert trace.states_ms.shape == (3, 2, 2)
+
+
 def test_a_failed_link() -> None:
     assert DelayTrace([0, 5], [[np.inf], [0]]).at(1) == ((np.inf, np.inf),)
 

@@ -55,8 +55,7 @@ class Detections:
         before = np.concatenate([np.zeros_like(known[:1]), known[:-1]])
         by_time = trace.by == "time"
         at = trace.starts if by_time else _when(trace.starts, starts)
-        slow = trace.delay_ms >= LEAST_MS
-        was = np.concatenate([np.zeros_like(slow[:1]), slow])[: len(slow)]
+        was, slow = (states >= LEAST_MS for states in (trace.states_ms[:-1], trace.delay_ms))
         delays, missed = [], 0
         for k, link, way in np.argwhere(slow & ~was).tolist():
             if at[k] >= ends[-1]:

@@ -148,7 +148,7 @@ def slow_levels(trace: DelayTrace) -> Levels:
 
 def changes(trace: DelayTrace) -> list[int]:
     """Return how often each link's delay changes; what it is at 0 is no change."""
-    states = np.concatenate([np.zeros((1, trace.links, 2)), trace.delay_ms])
+    states = trace.states_ms
     changed = (states[1:] != states[:-1]).any(axis=2)[trace.starts > 0]
     counts: list[int] = changed.sum(axis=0).tolist()
     return counts
@@ -159,6 +159,5 @@ def _pieces(trace: DelayTrace) -> tuple[Array, Array]:
     if trace.end is None or not trace.end > 0:
         raise PipesimError("the trace has no end: say up to where it counts")
     times = np.clip([0.0, *trace.starts, trace.end], 0.0, None)
-    states = np.concatenate([np.zeros((1, trace.links, 2)), trace.delay_ms])
     lasting = np.diff(times) > 0
-    return states[lasting].max(axis=2), np.diff(times)[lasting]
+    return trace.states_ms[lasting].max(axis=2), np.diff(times)[lasting]

@@ -207,6 +207,11 @@ class Assignment:
                 ring[a.stage, a.rank] = delay.total_ms
         return Links(pipeline[0], pipeline[1], ring)
 
+    @property
+    def carried_ms(self) -> float:
+        """The delays of all links that carry something, summed up."""
+        return float(sum(delays.sum() for delays in self.links))
+
     def exchanged(self, one: Node, other: Node) -> Assignment:
         """Return the assignment where two nodes have changed places."""
         places = {**self.places, one: self.place(other), other: self.place(one)}
@@ -250,8 +255,10 @@ def best_assignment(job: Job, cost: Cost) -> Assignment:
     """Return the assignment of the lowest cost; of those that cost as much, one that moves fewest.
 
     What counts is only where the nodes at slow links are. All their places are tried where there
-    are at most :data:`MOST_PLACES`; for more, exchanges of two nodes are made, the best first, as
-    long as one lowers the cost, from the nodes as they are. That may miss the best.
+    are at most :data:`MOST_PLACES`; for more, exchanges of two nodes are made, the best first, from
+    the nodes as they are, as long as one lowers the cost, or the sum of delays on links that carry
+    something: of two slow links of a ring, the second is free, but must go first where both go one
+    after the other. That may miss the best.
 
     Parameters
     ----------
@@ -290,12 +297,17 @@ def _placed(job: Job, places: dict[Node, Node]) -> Assignment:
     return Assignment(job, {node: at for node, at in everyone.items() if node != at})
 
 
-def _by_exchanges(best: Assignment, cost: Cost) -> Assignment:
+def _by_exchanges(start: Assignment, cost: Cost) -> Assignment:
+    """Go from one assignment to a better one, and return the best on the way."""
+    way = [start]
     while True:
-        lowest = min([best, *_exchanges(best)], key=lambda one: (cost(one), one.moved))
-        if lowest is best:
-            return best
-        best = lowest
+        lowest = min(
+            [way[-1], *_exchanges(way[-1])],
+            key=lambda one: (cost(one), one.carried_ms, one.moved),
+        )
+        if lowest is way[-1]:
+            return min(way, key=lambda one: (cost(one), one.moved))
+        way.append(lowest)
 
 
 def _exchanges(one: Assignment) -> Iterator[Assignment]:

@@ -67,7 +67,7 @@ class AllReduce:
     gradient_bytes : float
         Gradients of one rank. 0: there is nothing to do.
     bucket_bytes : float, optional
-        Size of a bucket; the last one may be smaller. Default: :func:`bucket_bytes`.
+        Size of a bucket, at least 1; the last one may be smaller. Default: :func:`bucket_bytes`.
     bytes_per_ms : float
         Bandwidth of a link in each direction. Default: only delays count.
 
@@ -93,7 +93,7 @@ class AllReduce:
     def __post_init__(self) -> None:
         if not 0 <= self.gradient_bytes <= LARGEST:
             raise ScenarioError(f"gradients cannot have {self.gradient_bytes:g} bytes")
-        if self.bucket_bytes is not None and not 0 < self.bucket_bytes <= LARGEST:
+        if self.bucket_bytes is not None and not 1 <= self.bucket_bytes <= LARGEST:
             raise ScenarioError(f"a bucket cannot have {self.bucket_bytes:g} bytes")
         if not self.bytes_per_ms > 0:
             raise ScenarioError(f"a bandwidth must be above 0, not {self.bytes_per_ms:g}")
@@ -113,7 +113,7 @@ class AllReduce:
         Raises
         ------
         ScenarioError
-            A delay is negative or not finite.
+            A delay is negative or not finite, or the time is longer than any here can be.
         """
         delays = np.asarray(delay_ms, dtype=np.float64)
         if not (np.isfinite(delays) & (delays >= 0)).all():
@@ -123,7 +123,10 @@ class AllReduce:
             return 0.0
         steps = 2 * (ranks - 1)
         bytes_ms = self.gradient_bytes / ranks / self.bytes_per_ms
-        return steps * (self.buckets(ranks) * float(delays.max()) + bytes_ms)
+        duration_ms = steps * (self.buckets(ranks) * float(delays.max()) + bytes_ms)
+        if not duration_ms <= LARGEST:
+            raise ScenarioError(f"an all-reduce would take {duration_ms:g} ms, which is too long")
+        return duration_ms
 
     def as_dict(self, ranks: int) -> dict[str, object]:
         """Sizes and steps, in JSON types; a bandwidth without limit is null."""

@@ -163,7 +163,7 @@ def _recovered(trace: DelayTrace) -> tuple[Array, Array]:
 
     Shapes [K + 1, links, 2]; the delay of a failed link is the one that it recovers with.
     """
-    delay_ms = np.concatenate([np.zeros((1, trace.links, 2)), trace.delay_ms])
+    delay_ms = trace.states_ms
     until = np.zeros(delay_ms.shape)
     for level in range(len(trace.starts) - 1, -1, -1):
         failed = np.isinf(delay_ms[level])

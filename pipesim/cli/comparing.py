@@ -69,12 +69,17 @@ def compare_ranks(
             **told,
         )
     if csv_file:
-        records = [row.as_dict() | {"exchanged": moves(row.assignment)} for row in result.rows]
+        records = [row.as_dict() | _flat(row.assignment) for row in result.rows]
         write_csv(csv_file, [name for name in records[0] if name not in _NESTED], records)
     if json:
         best = advised_row(result)
         advised = best and {"system": best.system.name, "nodes": best.places}
-        show_json(result.as_dict() | {"advised": advised, "advice": data_parallel_advice(result)})
+        asked = {
+            "message_cost_ms": told["message_cost_ms"],
+            "testbed": cluster and cluster.as_dict(result.scenario),
+        }
+        says = {"advised": advised, "advice": data_parallel_advice(result)}
+        show_json(asked | result.as_dict() | says)
         return
     if not quiet:
         lines = head(result.scenario, told["message_cost_ms"], cluster, slow=_slow(result))
@@ -83,12 +88,18 @@ def compare_ranks(
     over = [_name(row) for row in result.distinct if not row.fits]
     notes = [f"Over the activation limit: {listed(over)}"] if over else []
     notes += [f"No row for {system(name).title}: {why}" for name, why in result.left_out.items()]
-    if not result.exhaustive:
+    if not result.surely_best:
         notes.append("Not all places were tried: there may be better ones than the best found")
     if notes:
         show("", *notes)
     if not quiet:
         show("", data_parallel_advice(result))
+
+
+def _flat(assignment: Assignment) -> dict[str, object]:
+    """Where nodes went, and what slow links carry there, for a row in CSV."""
+    moved = [f"{node}→{place}" for node, place in sorted(assignment.places.items())]
+    return {"moved": moved, "slow_links_carry": "; ".join(map(str, assignment.uses))}
 
 
 def _slow(result: DataParallelComparison) -> str:
@@ -138,7 +149,7 @@ def _show_rows(rows: Sequence[DataParallelRow]) -> None:
         Column("+ all-reduce\nms", times([row.step.exposed_ms for row in rows])),
     ]  # fmt: skip
     places = [
-        Column("exchanged", [moves(row.assignment) for row in rows], numeric=False),
+        Column("exchanged\nrank.stage", [moves(row.assignment) for row in rows], numeric=False),
         Column("slow links carry", list(map(_carried, rows)), numeric=False),
     ]
     fastest = min(range(len(rows)), key=lambda index: rows[index].step.step_ms)

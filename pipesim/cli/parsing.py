@@ -17,6 +17,7 @@ __all__ = [
     "BOTH_WAYS",
     "SlowLink",
     "SlowRing",
+    "counts",
     "duration_ms",
     "durations_ms",
     "iteration",
@@ -179,6 +180,20 @@ def _with_rank(text: str) -> tuple[str, int]:
     """What stands before a colon, and the rank behind it; rank 0 if there is none."""
     where, colon, rank = text.partition(":")
     return where.strip(), _index(rank, "rank") if colon else 0
+
+
+def counts(text: str) -> list[int]:
+    """Read a comma list of whole numbers from 1 on.
+
+    Examples
+    --------
+    >>> counts("64,8")
+    [64, 8]
+    """
+    values = [part.strip() for part in text.split(",")]
+    if not all(re.fullmatch("0*[1-9][0-9]{0,8}", value) for value in values):
+        raise ScenarioError(f"{text!r} is not a list of whole numbers from 1 on, such as 64,8")
+    return list(map(int, values))
 
 
 def limits(text: str) -> float | list[float]:

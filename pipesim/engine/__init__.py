@@ -13,7 +13,7 @@ from typing import overload
 from pipesim.engine.choice import ENGINES, Engine
 from pipesim.engine.deadlocks import deadlocked
 from pipesim.engine.injection import Injection
-from pipesim.engine.iterations import Iterated, Iterations, iterate
+from pipesim.engine.iterations import Iterated, Iterations
 from pipesim.engine.runs import Runs
 from pipesim.engine.simpy import run
 from pipesim.scenario import Array, Scenario
@@ -30,7 +30,6 @@ __all__ = [
     "Runs",
     "deadlocked",
     "evaluate",
-    "iterate",
     "run",
     "simulate",
 ]

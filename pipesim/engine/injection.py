@@ -78,7 +78,7 @@ class Injection:
                     f"senders look at a trace after a number of sends, from 1 on, not {count!r}"
                 )
         self.starts: Array = np.array(trace.starts)
-        self.table: Array = np.concatenate([np.zeros((1, trace.links, 2)), trace.delay_ms])
+        self.table = trace.states_ms
         self.memory: NDArray[np.int64] = np.zeros((0, 2), dtype=np.int64)
         self._places: dict[Hashable, int] = {}
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pipesim.engine.compiled.evaluator import Evaluation
     from pipesim.engine.compiled.injected import InjectedProgram
 
-__all__ = ["Iterated", "Iterations", "iterate"]
+__all__ = ["Iterated", "Iterations"]
 
 
 @dataclass(frozen=True)
@@ -119,21 +119,6 @@ class Iterations:
             self._compiled = InjectedProgram(self.program)
         evaluation, sent_ms = self._compiled.evaluate(scenario, injection, times)
         return Iterated(evaluation.makespan_ms, sent_ms, evaluation)
-
-
-def iterate(
-    program: Program,
-    scenario: Scenario,
-    injection: Injection,
-    *,
-    stretch: ArrayLike | None = None,
-    engine: Engine | None = None,
-) -> Iterated:
-    """Run one iteration; for more of them with one program, :class:`Iterations` is faster.
-
-    Parameters and errors are those of :meth:`Iterations.run`.
-    """
-    return Iterations(program, engine=engine).run(scenario, injection, stretch=stretch)
 
 
 def _stretched(scenario: Scenario, stretch: ArrayLike) -> dict[str, Array]:

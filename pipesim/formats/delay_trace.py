@@ -21,7 +21,7 @@ from pipesim.errors import FormatError
 from pipesim.files import StrPath, read_text
 from pipesim.scenario import DOWN, UP
 
-__all__ = ["load_trace"]
+__all__ = ["line_of_change", "load_trace"]
 
 _ARTIFACT = ("when", "links", "seconds")
 _NUMBER_FIRST = re.compile(r"\s*[-+.0-9][^,;]*;")
@@ -66,8 +66,19 @@ def load_trace(path: StrPath, *, links: int | None = None, by: By | None = None)
     return trace
 
 
+def line_of_change(path: StrPath, number: int) -> int:
+    """Return the line, from 1 on, of a change, from 0 on, of the trace that a file holds."""
+    file, text = os.fspath(path), read_text(path)
+    rows = _artifact_rows(text, file) if _NUMBER_FIRST.match(text) else rows_of(text, file=file)
+    return rows[number].line
+
+
+def _artifact_rows(text: str, file: str) -> list[Row]:
+    return rows_of(text, file=file, header=_ARTIFACT, delimiter=";")
+
+
 def _parse_artifact(text: str, file: str, links: int | None, by: By | None) -> DelayTrace:
-    rows = rows_of(text, file=file, header=_ARTIFACT, delimiter=";")
+    rows = _artifact_rows(text, file)
     whole = all(row.values["when"].strip().isdecimal() for row in rows)
     when = POINTS["iteration" if by == "iteration" or (by is None and whole) else "time_s"]
     changes = [Change(row.line, a_point(row, "when", when), _delays(row)) for row in rows]

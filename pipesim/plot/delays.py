@@ -73,7 +73,7 @@ def over_time(trace: DelayTrace, *, start: float = 0.0, title: str | None = None
 
 def _rows(trace: DelayTrace) -> tuple[list[str], Array]:
     """Return the names of the rows, and their delays before and after each change, [rows, K+1]."""
-    states = np.concatenate([np.zeros((1, trace.links, 2)), trace.delay_ms])
+    states = trace.states_ms
     if (states[..., DOWN] == states[..., UP]).all():
         return [f"link {link}" for link in range(trace.links)], states[..., DOWN].T
     names = [f"link {link} {way}" for link in range(trace.links) for way in ("down", "up")]

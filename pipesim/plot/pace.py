@@ -35,7 +35,7 @@ def pace(result: Adaptation, *, title: str | None = None) -> Figure:
     unit = 60_000.0 if trace.by == "time" else 1.0
     end = max(one.job.end for one in result.outcomes.values())
     times = np.array([0.0, *np.clip(trace.starts, 0.0, end), end]) / unit
-    slowest = np.concatenate([[0.0], trace.delay_ms.max(axis=(1, 2), initial=0.0)])
+    slowest = trace.states_ms.max(axis=(1, 2), initial=0.0)
     shown = np.where(np.isfinite(slowest), slowest, slowest[np.isfinite(slowest)].max())
     above.stairs(shown, times, color=MUTED, fill=True, alpha=0.35, linewidth=0)
     above.stairs(shown, times, color=INK, linewidth=0.9)

@@ -41,13 +41,13 @@ class NoBaselineError(ScenarioError):
 
     Attributes
     ----------
-    piece : int
-        Which piece of the trace makes it slow.
+    change : int
+        Which change of the trace makes it slow.
     """
 
-    def __init__(self, message: str, piece: int) -> None:
+    def __init__(self, message: str, change: int) -> None:
         super().__init__(message)
-        self.piece = piece
+        self.change = change
 
 
 @dataclass(frozen=True)
@@ -293,12 +293,12 @@ def _check_baseline(job: Job, planning: Planning, detector: Callable[[], Detecto
     slow = (job.trace.delay_ms > 0).any(axis=(1, 2))
     early = np.flatnonzero(slow & (job.trace.starts < until))
     if len(early):
-        piece = int(early[0])
-        link = int(np.flatnonzero(job.trace.delay_ms[piece].any(axis=1))[0])
+        change = int(early[0])
+        link = int(np.flatnonzero(job.trace.delay_ms[change].any(axis=1))[0])
         raise NoBaselineError(
             f"link {link} is slow before the detector has seen {needed} healthy iterations, so it "
             f"has no baseline: let the job run {needed} before the trace begins",
-            piece,
+            change,
         )
 
 

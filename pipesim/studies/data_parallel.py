@@ -135,6 +135,20 @@ class DataParallelComparison:
         return few_places(self.job)
 
     @property
+    def surely_best(self) -> bool:
+        """Whether no other places do better.
+
+        All were tried; or slow links cost nothing in the best ones, and re-mapped no all-reduce.
+        """
+
+        def done(row: DataParallelRow) -> bool:
+            if row.places == "best":
+                return round(row.step.step_ms - row.healthy.step_ms, _DIGITS) <= 0
+            return row.places == "as is" or all(use.kind != "ring" for use in row.assignment.uses)
+
+        return self.exhaustive or all(map(done, self.rows))
+
+    @property
     def distinct(self) -> tuple[DataParallelRow, ...]:
         """The rows without those where a system's nodes do the same as in one before."""
         seen: dict[tuple[str, Hashable], DataParallelRow] = {}
@@ -292,11 +306,7 @@ class _Steps:
             return here
         return best_assignment(
             self.job,
-            lambda one: (
-                sum(use.kind != "pipeline" for use in one.uses),
-                one.moved,
-                self._step_ms(one),
-            ),
+            lambda one: (_not_in_use(here, one), one.moved, self._step_ms(one)),
         )
 
     def _step_ms(self, assignment: Assignment) -> float:
@@ -320,3 +330,9 @@ class _Steps:
             runs = Runs(row.schedule, row.over, engine=self.told.get("engine"))
             self._pipelines[key] = row, Ended.of(runs.timeline(row.scenario))
         return self._pipelines[key]
+
+
+def _not_in_use(before: Assignment, one: Assignment) -> int:
+    """How many slow links are no pipeline links, but for those that carry nothing, as before."""
+    kinds = ((was.kind, now.kind) for was, now in zip(before.uses, one.uses, strict=True))
+    return sum(now != "pipeline" and (was, now) != ("nothing", "nothing") for was, now in kinds)

@@ -15,6 +15,9 @@ from pipesim.text import counted, listed, milliseconds, percent, plain
 __all__ = ["advised_row", "data_parallel_advice", "moves"]
 
 
+_MOST_NAMED = 3
+
+
 def moves(assignment: Assignment) -> str:
     """Say which nodes exchange places; where it is more than an exchange, how many move.
 
@@ -60,7 +63,8 @@ def data_parallel_advice(comparison: DataParallelComparison) -> str:
     sentence = f"{_do(best)}: {_takes(best)}{_than(best, before)}."
     mapped = [row for row in rows if row.places == "re-mapped"]
     fastest = _best(mapped)
-    if fastest is not None and fastest is not best:
+    slower = [row for row in before if fastest and row.step.step_ms <= fastest.step.step_ms]
+    if fastest is not None and fastest is not best and not slower:
         alone = _best([row for row in mapped if not _changes(row) and row is not fastest])
         sentence += (
             " To keep in use what is slow, as a pipeline link: "
@@ -113,8 +117,12 @@ def _carried(row: DataParallelRow) -> str:
         "pipeline": "link {number} of rank {rank}",
         "ring": "the all-reduce of stage {number}",
     }
-    named = [words[use.kind].format(**use._asdict()) for use in row.assignment.uses]
-    return listed(list(dict.fromkeys(named)))
+    uses = row.assignment.uses
+    named = list(dict.fromkeys(words[use.kind].format(**use._asdict()) for use in uses))
+    if len(named) <= _MOST_NAMED:
+        return listed(named)
+    kinds = {"pipeline": "pipeline links", "ring": "all-reduces", "nothing": "nothing"}
+    return " or ".join(word for kind, word in kinds.items() if kind in {use.kind for use in uses})
 
 
 def _takes(row: DataParallelRow) -> str:

@@ -77,15 +77,19 @@ def changing(
     Raises
     ------
     ScenarioError
-        A time is not above 0, or there is no link.
+        The mean time is not above 0, or longer than the trace; or there is no link.
 
     Examples
     --------
     >>> changing(3, 300, 3000).starts[:3].round().tolist()
     [0.0, 327.0, 581.0]
     """
-    if links < 1 or not 0 < change_ms <= duration_ms < np.inf:
-        raise ScenarioError("a trace needs links, and times above 0 from one change to the next")
+    if links < 1:
+        raise ScenarioError("there is no link whose delay could change")
+    if not 0 < change_ms <= duration_ms < np.inf:
+        raise ScenarioError(
+            f"changes every {change_ms:g} ms do not fit a trace of {duration_ms:g} ms"
+        )
     random = np.random.default_rng(seed)
     count = int(1.5 * duration_ms / change_ms) + 1
     starts = np.append(0.0, np.cumsum(random.uniform(2 / 3, 4 / 3, count) * change_ms))
@@ -131,7 +135,7 @@ def replanning(
     Raises
     ------
     ScenarioError, ScheduleError
-        As for :func:`~pipesim.studies.adaptation.adapt`.
+        As for :func:`~pipesim.studies.adaptation.adapt`; or jobs are too short.
     """
     makes = detector_from(detector)
     planned, delegated = (strategy_of(system(one), over) for one in ("pipemorph", "pipemorph-cpu"))
@@ -145,7 +149,12 @@ def replanning(
             progress(f"changes every {milliseconds(change)}", (c + r / len(runs)) / len(change_ms))
             ran = run_job(job, strategy, detector=makes, costs=costs, replan_every=every)
             times_ms = [one.duration_ms for one in ran if one.start_ms >= SETTLING * duration_ms]
-            paces[c, r] = len(times_ms) / sum(times_ms) if times_ms else np.nan
+            if not times_ms:
+                raise ScenarioError(
+                    f"no iteration starts after the first {SETTLING:.0%} of "
+                    f"{milliseconds(duration_ms)}: let jobs run longer"
+                )
+            paces[c, r] = len(times_ms) / sum(times_ms)
     shares = paces[:, 1:] / paces[:, :1]
     return Replanning(
         tuple(change_ms), tuple(replan_every), shares[:, 1:], shares[:, 0], 1 / paces[:, 0]

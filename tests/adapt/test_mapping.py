@@ -76,6 +76,27 @@ def test_exchanges_never_worsen_and_end_where_none_helps(job: Job) -> None:
                 assert cost <= _made_up(found.exchanged(one, other))
 
 
+def test_exchanges_get_over_links_that_cost_nothing_more() -> None:
+    """All links of a job are slow, so that no exchange alone makes its rings any faster."""
+    job = Job(4, 2)
+    near = [
+        (one, other)
+        for one in job.nodes
+        for other in job.nodes
+        if one != other and Assignment(job).carried((one, other)).kind != "nothing"
+    ]
+    job = Job(4, 2, dict.fromkeys(near, Delay(30.0)))
+    assert not mapping.few_places(job)
+    found = best_assignment(job, lambda one: float(one.links.ring_ms.max(axis=1).sum()))
+    assert found.links.ring_ms.max() == 0
+
+
+def test_exchanges_that_gain_nothing_are_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mapping, "MOST_PLACES", 0)
+    job = Job(2, 4, {(Node(0, 1), Node(1, 1)): Delay(30.0)})
+    assert best_assignment(job, lambda one: 0.0).moved == 0
+
+
 @given(jobs(most_nodes=12), st.data())
 def test_places_are_a_permutation(job: Job, data: st.DataObject) -> None:
     one = Assignment(job)

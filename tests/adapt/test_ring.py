@@ -16,7 +16,7 @@ from pipesim.scenario import Array
 
 delays = st.floats(0, 100, allow_subnormal=False)
 rings = st.lists(delays, min_size=2, max_size=6).map(np.array)
-sizes = st.floats(1, 1e9)
+sizes = st.floats(10, 1e9)
 
 
 @st.composite
@@ -137,6 +137,7 @@ def test_no_gradients_take_no_time() -> None:
         ({"gradient_bytes": -1.0}, "gradients cannot have -1 bytes"),
         ({"gradient_bytes": math.inf}, "gradients cannot have inf bytes"),
         ({"bucket_bytes": 0.0}, "a bucket cannot have 0 bytes"),
+        ({"bucket_bytes": 0.5}, "a bucket cannot have 0.5 bytes"),
         ({"bucket_bytes": math.nan}, "a bucket cannot have nan bytes"),
         ({"bytes_per_ms": 0.0}, "a bandwidth must be above 0, not 0"),
         ({"bytes_per_ms": math.nan}, "a bandwidth must be above 0, not nan"),
@@ -151,3 +152,9 @@ def test_what_cannot_be(wrong: dict[str, float], said: str) -> None:
 def test_delays_are_times(delay_ms: float) -> None:
     with pytest.raises(ScenarioError, match="finite and not negative"):
         AllReduce().duration_ms([0.0, delay_ms])
+
+
+@pytest.mark.parametrize("one", [AllReduce(1e9, 1.0), AllReduce(bytes_per_ms=1e-300)])
+def test_an_all_reduce_that_takes_too_long(one: AllReduce) -> None:
+    with pytest.raises(ScenarioError, match="which is too long"):
+        one.duration_ms([1e15, 0.0])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pipesim.adapt import mapping
 from tests.cli.running import error, stdout
 
 DP = ("compare", "--dp", "2", "--slow-dp", "1=30ms")
@@ -34,6 +35,7 @@ def test_the_table_has_a_row_for_each_system_and_use_of_the_nodes() -> None:
 
 def test_json_tells_all() -> None:
     value = json.loads(stdout(*DP, "--json"))
+    assert (value["message_cost_ms"], value["testbed"]) == (0, None)
     assert value["data_parallel"] == {
         "ranks": 2,
         "slow": [
@@ -72,6 +74,7 @@ def test_sizes_bandwidth_and_overlap() -> None:
 
 def test_a_testbed_says_how_long_bytes_take() -> None:
     value = json.loads(stdout("compare", "--dp", "2", "--testbed", "a10", "--json"))
+    assert value["testbed"]["name"] == "a10"
     rate = value["data_parallel"]["bytes_per_ms"]
     assert rate is not None
     bytes_ms = value["data_parallel"]["gradient_bytes"] / rate
@@ -96,16 +99,21 @@ def test_rows_as_csv(tmp_path: Path) -> None:
     with (tmp_path / "rows.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["nodes"] for row in rows] == ["as is", "re-mapped", "best"]
+    assert [row["moved"] for row in rows] == ["", "0.2→1.1 1.1→0.2", "0.0→0.1 0.1→0.0"]
+    carried = ["all-reduce of stage 1", "rank 0 link 1", "no traffic"]
+    assert [row["slow_links_carry"] for row in rows] == carried
     assert float(rows[0]["step_ms"]) == 3250
 
 
-def test_places_of_many_nodes_are_not_all_tried() -> None:
-    text = stdout(
-        "compare", "--dp", "2", "--stages", "8", "--systems", "1f1b",
-        *(part for stage in range(0, 8, 2) for part in ("--slow-dp", f"{stage}=5ms")),
-    )  # fmt: skip
-    assert "Not all places were tried" in text
+def test_places_of_many_nodes_are_not_all_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mapping, "MOST_PLACES", 0)
+    args = ("compare", "--dp", "2", "--stages", "2", "--systems", "1f1b", "--slow-dp", "0=50ms")
+    # As fast as on healthy links: there is nothing better to be found.
+    assert "Not all places were tried" not in stdout(*args)
+    every = ("--slow-dp", "1=50ms", "--slow", "0=50ms", "--slow", "0:1=50ms")
+    text = stdout(*args, *every)
     assert "4 slow links" in text
+    assert "Not all places were tried" in text
 
 
 @pytest.mark.parametrize(
@@ -128,7 +136,10 @@ def test_places_of_many_nodes_are_not_all_tried() -> None:
         ("--dp 2 --gradient-bytes -1", "--gradient-bytes: gradients cannot have -1 bytes"),
         ("--dp 2 --gradient-mib 1 --gradient-bytes 1", "not both"),
         ("--dp 2 --dp-bytes-per-ms 0", "--dp-bytes-per-ms: a bandwidth must be above 0"),
-        ("--slow 0:1=3ms", "--slow: there is no rank 1 without --dp"),
+        ("--dp 2 --bucket-mib 1e-9", "--bucket-mib: a bucket cannot have 0.00104858 bytes"),
+        ("--dp 2 --dp-bytes-per-ms 1e-300", "an all-reduce would take"),
+        ("--dp 2 --slow-dp 1=1e14ms", "an all-reduce would take"),
+        ("--slow 0:1=3ms", "--slow: ranks, such as 1, are for pipesim compare --dp"),
         ("--dp 2 --slow 0:2=3ms", "--slow: there is no rank 2 (ranks: 0 to 1)"),
         ("--dp 2 --slow 0:1=3ms --slow 0:1=4ms", "link 0 is given two delays"),
         ("--dp 2 --chunks 2", "--chunks is not for --dp"),

@@ -101,3 +101,9 @@ def test_bad_input() -> None:
     assert "too short for bursts" in error("trace", "make", "--duration", "1s", "-o", "t.csv")
     assert "--median: '5' has no unit" in error("trace", "make", "--median", "5", "-o", "t.csv")
     assert "would overwrite an input" in error("trace", "show", "t.csv", "--csv", "t.csv")
+
+
+def test_a_trace_of_healthy_links_has_no_quantiles() -> None:
+    Path("calm.csv").write_text("time_s,slow_links,delay_ms\n60,,\n")
+    shown = stdout("trace", "show", "calm.csv", "--links", "2")
+    assert shown.startswith("2 links, 1 min, 0 changes; no link is ever slow\n\n")

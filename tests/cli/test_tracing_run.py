@@ -51,6 +51,31 @@ def test_json_has_the_contract() -> None:
     assert found["duration_s"] > 0
 
 
+def test_messages_cost_what_is_said() -> None:
+    cost = (*SHAPE, "--message-cost", "2ms", "--systems", "zerobubble", "--json")
+    ran = json.loads(stdout("trace", "run", "t.csv", "--iterations", "6", *cost))
+    (row,) = json.loads(stdout("compare", *cost))["rows"]
+    healthy = json.loads(stdout("compare", *SHAPE, "--systems", "zerobubble", "--json"))
+    assert ran["systems"]["zerobubble"]["median_iteration_ms"] == row["iteration_ms"]
+    assert row["iteration_ms"] > healthy["rows"][0]["iteration_ms"]
+    swept = (
+        "trace",
+        "sweep",
+        "--stages",
+        "3",
+        "--duration",
+        "6s",
+        "--change-every",
+        "3s",
+        "--json",
+    )
+    cheap, dear = (
+        json.loads(stdout(*swept, *more))["oracle_iteration_ms"][0]
+        for more in ((), ("--message-cost", "9ms"))
+    )
+    assert dear > cheap
+
+
 def test_rows_of_iterations_and_a_second_run() -> None:
     args = ("trace", "run", "t.csv", *SHAPE, "--csv", "run.csv", "--systems", "pipemorph", "--json")
     first = stdout(*args)
@@ -125,6 +150,21 @@ def test_a_bad_trace_is_one_line_with_its_place(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("0;0_1;0.03\n9;;inf\n", 1),
+        ("1;;0\n2;1_2;0.03\n9;;inf\n", 2),
+        ("iteration,slow_links,delay_ms\n\n\n0,1,0\n3,1,30\n9,,\n", 5),
+    ],
+)
+def test_what_is_slow_too_early_is_named_by_its_line(text: str, line: int) -> None:
+    Path("early.txt").write_text(text)
+    said = error("trace", "run", "early.txt", *SHAPE)
+    assert said.startswith(f"error: early.txt:{line}: link ")
+    assert "has no baseline" in said
+
+
+@pytest.mark.parametrize(
     ("args", "message"),
     [
         (("--link", "0", "--delay", "5ms"), "leave out --delay and --slow"),
@@ -134,6 +174,7 @@ def test_a_bad_trace_is_one_line_with_its_place(kind: str) -> None:
         (("--jitter", "150%"), "--jitter: '150%' is not between 0% and 100%"),
         (("--adopt-every", "0"), "--adopt-every: '0'"),
         (("--adopt-every", "1,2,3"), "--adopt-every: '1,2,3'"),
+        (("--adopt-every", "99999999999999999999"), "--adopt-every: '99999999999999999999'"),
         (("--duration", "1min"), "--duration is for traces over time"),
         (("--plan-time", "5"), "--plan-time: '5' has no unit"),
         (("--stages", "9"), "bad"),
@@ -157,9 +198,22 @@ def test_sweep() -> None:
     found = json.loads(stdout(*args, "--json"))
     assert found["change_every_ms"] == [300, 3000]
     assert [len(row) for row in found["share_of_oracle"]] == [2, 2]
-    for bad in (
-        ("--replan-every", "0"),
-        ("--change-every", "x"),
-        ("--link", "0", "--delay", "1ms"),
-    ):
-        assert error("trace", "sweep", *bad)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ("--replan-every 0", "--replan-every: '0' is not a list of whole numbers"),
+        ("--replan-every 9999999999", "--replan-every: '9999999999' is not"),
+        ("--change-every x", "--change-every: 'x' is not a time"),
+        ("--link 0 --delay 1ms", "leave out --delay and --slow"),
+        ("--change-every 1h", "changes every 3.6e+06 ms do not fit a trace of 60000 ms"),
+        ("--stages 1", "there is no link"),
+        (
+            "--change-every 1us --duration 1us",
+            "no iteration starts after the first 10% of 0.001 ms",
+        ),
+    ],
+)
+def test_a_bad_sweep_is_one_line(args: str, message: str) -> None:
+    assert message in error("trace", "sweep", *args.split())

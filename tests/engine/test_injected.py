@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pipesim import Scenario, plan
 from pipesim.delays import DelayTrace
-from pipesim.engine import ENGINES, Engine, Injection, iterate, run
+from pipesim.engine import ENGINES, Engine, Injection, Iterations, run
 from pipesim.engine.compiled.evaluator import compile_program
 from pipesim.engine.compiled.injected import InjectedProgram
 from pipesim.engine.senders import senders
@@ -110,7 +110,7 @@ def test_so_they_do_in_a_schedules_own_order_of_sends(
         injection = Injection(DelayTrace([], np.zeros((0, scenario.stages - 1, 2))))
         for engine in ENGINES:
             with pytest.raises(DeadlockError, match=re.escape(str(error)) + "$"):
-                iterate(program, scenario, injection, engine=engine)
+                Iterations(program, engine=engine).run(scenario, injection)
         return
     assert_equal(program, scenario, data.draw(traces(program, scenario)), data)
 
@@ -126,7 +126,7 @@ def test_a_trace_that_never_changes_is_a_delay(
     injection = Injection(DelayTrace([-1.0], scenario.occupancy_ms[None]), every=every)
     if over.name != "isolated":  # which slows the ends of links that the scenario knows as slow
         scenario = scenario.replaced(occupancy_ms=0.0)
-    one = iterate(program, scenario, injection, engine=engine)
+    one = Iterations(program, engine=engine).run(scenario, injection)
     assert one.iteration_ms == pytest.approx(static.iteration_ms, rel=1e-12)
     assert one.peak_activations.tolist() == static.peak_activations.tolist()
 
@@ -136,7 +136,7 @@ def test_a_hang_of_the_program_itself_is_told_first() -> None:
         for engine in ENGINES:
             injection = Injection(DelayTrace([0.0], [[1.0]]))
             with pytest.raises(DeadlockError, match="deadlock: device 0"):
-                iterate(program, scenario, injection, engine=engine)
+                Iterations(program, engine=engine).run(scenario, injection)
 
 
 def test_an_order_that_depends_on_times_is_refused() -> None:
@@ -158,7 +158,7 @@ def test_an_order_that_depends_on_times_is_refused() -> None:
     injection = Injection(DelayTrace([0.0], [[1.0]]))
     for engine in ENGINES:
         with pytest.raises(ScheduleError, match="device 0 sends kernels and over wires"):
-            iterate(mixed, TWO, injection, engine=engine)
+            Iterations(mixed, engine=engine).run(TWO, injection)
 
 
 @pytest.mark.parametrize("over", [Nccl(), Exchange(), Delegated(), Isolated(), Ideal()])
@@ -167,6 +167,6 @@ def test_a_trace_for_other_links_does_not_fit(over: Transport) -> None:
     other = Scenario(stages=2, microbatches=3)
     for engine in ENGINES:
         with pytest.raises(ScheduleError, match="for 2 links, the scenario has 1"):
-            iterate(program, TWO, Injection(DelayTrace([0], [[1, 2]])), engine=engine)
+            Iterations(program, engine=engine).run(TWO, Injection(DelayTrace([0], [[1, 2]])))
         with pytest.raises(ScheduleError, match="2 micro-batches, the scenario 3"):
-            iterate(program, other, Injection(DelayTrace([0], [[1]])), engine=engine)
+            Iterations(program, engine=engine).run(other, Injection(DelayTrace([0], [[1]])))

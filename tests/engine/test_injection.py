@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pipesim import Scenario, plan
 from pipesim.delays import DelayTrace
-from pipesim.engine import ENGINES, Injection, iterate, run
+from pipesim.engine import ENGINES, Injection, Iterations, run
 from pipesim.engine.compiled.injected import InjectedProgram
 from pipesim.engine.senders import senders
 from pipesim.engine.simpy.simulator import run_and_sends
@@ -218,7 +218,7 @@ def test_a_link_that_never_recovers_is_named(
     )
     for engine in ENGINES:
         with pytest.raises(DeadlockError) as caught:
-            iterate(program, FORWARDS, Injection(trace), engine=engine)
+            Iterations(program, engine=engine).run(FORWARDS, Injection(trace))
         assert caught.value.blocked == (words,)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pipesim import Scenario, plan
 from pipesim.delays import DelayTrace
-from pipesim.engine import ENGINES, Engine, Injection, Iterations, iterate
+from pipesim.engine import ENGINES, Engine, Injection, Iterations
 from pipesim.errors import ScenarioError
 from pipesim.lowering import lower
 from pipesim.scenario import DOWN, TIME_OF, UP
@@ -44,7 +44,7 @@ def test_what_is_sent_inside_a_device_has_no_delay(engine: Engine) -> None:
     scenario = Scenario(stages=4, microbatches=2, placement=(0, 1, 1, 0))
     program = lower(plan(scenario, "zerobubble"), scenario, Nccl())
     trace = DelayTrace([0], [[[1, 2], [3, 4], [5, 6]]])
-    sent_ms = iterate(program, scenario, Injection(trace), engine=engine).sent_ms
+    sent_ms = Iterations(program, engine=engine).run(scenario, Injection(trace)).sent_ms
     assert sent_ms[[0, 2], DOWN].tolist() == [[1, 1], [5, 5]]
     assert sent_ms[[0, 2], UP].tolist() == [[2, 2], [6, 6]]
     assert np.isnan(sent_ms[1]).all()
@@ -66,10 +66,10 @@ def test_factors_on_times_are_another_scenario(
     stretch = np.array(data.draw(factors)).reshape(shape)
     program = lower(schedule, scenario, over)
     trace = DelayTrace([0, 40], np.multiply.outer([5.0, 30.0], np.ones(scenario.stages - 1)))
-    one = iterate(program, scenario, Injection(trace), stretch=stretch, engine=engine)
+    one = Iterations(program, engine=engine).run(scenario, Injection(trace), stretch=stretch)
     wide = stretch.reshape(shape + (1,) * (2 - dimensions))
     fields = {field: getattr(scenario, field) * wide for field in TIME_OF.values()}
-    other = iterate(program, scenario.replaced(**fields), Injection(trace), engine=engine)
+    other = Iterations(program, engine=engine).run(scenario.replaced(**fields), Injection(trace))
     assert one.iteration_ms == other.iteration_ms
     assert np.array_equal(one.sent_ms, other.sent_ms, equal_nan=True)
 
@@ -85,7 +85,7 @@ def test_factors_that_make_no_sense(engine: Engine, stretch: object) -> None:
 def test_there_is_no_third_engine() -> None:
     program = lower(gpipe(TWO), TWO, Ideal())
     with pytest.raises(ScenarioError, match="unknown engine 'fast'"):
-        iterate(program, TWO, Injection(DelayTrace([0], [[1]])), engine="fast")  # type: ignore[arg-type]
+        Iterations(program, engine="fast").run(TWO, Injection(DelayTrace([0], [[1]])))  # type: ignore[arg-type]
 
 
 def test_a_program_keeps_no_injection_alive() -> None:

@@ -69,7 +69,7 @@ def test_a_link_that_is_slow_from_the_start() -> None:
     slow = DelayTrace([3], [[0, 20, 0]], by="iteration", end=36)
     with pytest.raises(NoBaselineError, match="link 1 is slow before the detector") as caught:
         adapt(SCENARIO, slow)
-    assert caught.value.piece == 0
+    assert caught.value.change == 0
     assert adapt(SCENARIO, slow, lead=5).outcomes["pipemorph"].replans == 1
     assert adapt(SCENARIO, slow, detector="ratio:baseline_ms=0").outcomes["pipemorph"].replans == 1
     assert adapt(SCENARIO, slow, ["1f1b"]).outcomes["1f1b"].replans == 0

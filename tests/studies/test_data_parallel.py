@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from itertools import permutations
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipesim.adapt import mapping
 from pipesim.adapt.data_parallel import Ended, step
 from pipesim.adapt.mapping import Assignment, Delay, Job, Node
 from pipesim.adapt.ring import AllReduce
@@ -87,6 +89,14 @@ def test_re_mapping_makes_pipeline_links_and_moves_few() -> None:
     assert mapped.step.step_ms == min(slow)
 
 
+def test_re_mapping_leaves_alone_what_carries_nothing() -> None:
+    idle = {(Node(0, 0), Node(1, 3)): Delay(0.0, 30.0)}
+    result = compare_data_parallel(Scenario(), Job(2, 4, _ring(30) | idle), systems=["zerobubble"])
+    mapped = result.row("zerobubble", "re-mapped").assignment
+    assert sorted(use.kind for use in mapped.uses) == ["nothing", "pipeline"]
+    assert mapped.moved == 2
+
+
 def test_places_that_change_nothing_are_not_distinct() -> None:
     def places(job: Job) -> list[str]:
         result = compare_data_parallel(Scenario(), job, systems=["1f1b"])
@@ -132,6 +142,24 @@ def test_the_best_places_are_the_best_of_all_on_the_engine(job: Job, name: str) 
     assert result.row(name).step.step_ms == pytest.approx(steps[0])  # the nodes as they are
     assert result.row(name, "best").step.step_ms == pytest.approx(min(steps), abs=1e-5)
     assert result.exhaustive
+
+
+def test_places_are_surely_best_where_nothing_is_left_to_gain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def compared(slow: dict[tuple[Node, Node], Delay]) -> DataParallelComparison:
+        return compare_data_parallel(Scenario(stages=2), Job(2, 2, slow), systems=["1f1b"])
+
+    nodes = Job(2, 2).nodes
+    every = {(a, b): Delay(0.0, 30.0) for a in nodes for b in nodes if a != b}
+    assert compared(every).surely_best  # all places were tried
+    monkeypatch.setattr(mapping, "MOST_PLACES", 0)
+    assert not compared(every).surely_best
+    one = compared(_ring(30, 0))
+    assert one.surely_best
+    as_is, mapped, best = one.rows
+    still = replace(mapped, assignment=as_is.assignment)
+    assert not replace(one, rows=(as_is, still, best)).surely_best
 
 
 # -- the published job ---------------------------------------------------------------------
@@ -208,6 +236,27 @@ def test_advice_keeps_what_is_as_good() -> None:
     assert data_parallel_advice(none).startswith("No link is slow: keep nodes and plan: ")
     hidden = compare_data_parallel(Scenario(), Job(2, 4, _ring(0.1)), systems=["zerobubble"])
     assert data_parallel_advice(hidden).startswith("Keep nodes and plan: ")
+
+
+def test_advice_is_short_where_many_links_are_slow() -> None:
+    rings = {
+        way: delay for rank in (0, 2) for stage in range(4)
+        for way, delay in _ring(30, stage, rank).items()
+    }  # fmt: skip
+    text = data_parallel_advice(
+        compare_data_parallel(Scenario(), Job(4, 4, rings), systems=["1f1b"])
+    )
+    assert "so that what is slow carries pipeline links; a step" in text
+
+
+def test_advice_leaves_out_a_re_mapping_that_makes_it_worse() -> None:
+    reduction = AllReduce(1.0, 1.0)
+    result = compare_data_parallel(Scenario(), Job(2, 4, _ring(50)), reduction, ["1f1b"])
+    here, mapped = (result.row("1f1b", places).step.step_ms for places in ("as is", "re-mapped"))
+    assert here < mapped
+    text = data_parallel_advice(result)
+    assert text.startswith("Exchange nodes")
+    assert "as a pipeline link" not in text
 
 
 def test_nothing_to_advise_where_nothing_can_be_run() -> None:

@@ -84,7 +84,7 @@ class ScenarioOptions:
         Option(
             metavar="LINK=TIME",
             help="Delay one link: 2=5ms both ways, '0>1=5ms' activations only, '1>0=5ms' gradients "
-            "only; with --dp, 2:1=5ms in rank 1's pipeline. Repeatable.",
+            "only. Repeatable.",
         ),
     ] = None
     injection: Annotated[
@@ -152,7 +152,9 @@ class ScenarioOptions:
             scenario = scenario.without_delay()
         for slow in self._slow_links():
             if slow.rank and rank is None:
-                raise ScenarioError(f"--slow: there is no rank {slow.rank} without --dp")
+                raise ScenarioError(
+                    f"--slow: ranks, such as {slow.rank}, are for pipesim compare --dp"
+                )
             if slow.rank == (rank or 0):
                 scenario = scenario.with_delay(
                     slow.delay_ms, [slow.link], directions=slow.directions, kind=kind

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -109,15 +109,13 @@ class MessageOptions:
                 result = _changed(result, field, option, value)
         return result
 
-    def routes(self, cluster: Cluster | None = None) -> Callable[[str], Transport]:
-        """Return what gives the transport of a name: see :meth:`over`, and what a message costs."""
-        free, cost_ms = replace(self, message_cost=None), self.message_cost_ms
+    def with_cost(self, name: str, cluster: Cluster | None = None) -> Transport:
+        """Return the transport as :meth:`over` does, with the cost of messages on top of its own.
 
-        def route(name: str) -> Transport:
-            way = free.over(name, cluster)
-            return replace(way, base_ms=way.base_ms + cost_ms)
-
-        return route
+        Parameters and errors are those of :meth:`over`.
+        """
+        free = replace(self, message_cost=None).over(name, cluster)
+        return replace(free, base_ms=free.base_ms + self.message_cost_ms)
 
     def check_used(self, names: Collection[str]) -> None:
         """Raise :class:`ScenarioError` if an option is given that none of these transports has."""

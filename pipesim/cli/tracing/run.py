@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -24,7 +25,7 @@ from pipesim.cli.options import (
 from pipesim.cli.output import Column, Outputs, bar, show, show_json, show_rows, wrapped
 from pipesim.cli.tracing.words import summary
 from pipesim.errors import FormatError, ScenarioError
-from pipesim.formats.delay_trace import load_trace
+from pipesim.formats.delay_trace import line_of_change, load_trace
 from pipesim.scenario import Array
 from pipesim.studies.adaptation import ORACLE, Adaptation, NoBaselineError, adapt, ended
 from pipesim.studies.systems import DEFAULT_SYSTEMS, SYSTEMS, default_systems, system
@@ -157,7 +158,9 @@ def run(
         told = ended(told, parsed("--duration", parsing.duration_ms, duration))
     elif told.by == "iteration" and iterations is not None:
         told = ended(told, iterations)
-    looks = _looks(adopt_every)
+    looks = parsed("--adopt-every", parsing.counts, adopt_every)
+    if len(looks) > 2:
+        raise ScenarioError(f"--adopt-every: {adopt_every!r} is more than two numbers")
 
     def time_ms(option: str, text: str | None, default_ms: float) -> float:
         return default_ms if text is None else parsed(option, parsing.duration_ms, text)
@@ -184,12 +187,13 @@ def run(
                 after_ms=time_ms("--after", after, cluster.testbed.after_ms if cluster else 0.0),
                 lead=lead,
                 most=iterations,
-                over=messages.routes(cluster),
+                over=partial(messages.with_cost, cluster=cluster),
                 csv=csv_file,
                 progress=report,
             )
     except NoBaselineError as error:
-        raise FormatError(f"{error} (--lead)", file=str(trace), line=error.piece + 2) from None
+        line = line_of_change(trace, error.change)
+        raise FormatError(f"{error} (--lead)", file=str(trace), line=line) from None
     if plot:
         from pipesim.plot import save
         from pipesim.plot.pace import pace
@@ -208,14 +212,6 @@ def run(
         if not quiet:
             _show_costs(result)
     outputs.written(quiet=quiet)
-
-
-def _looks(text: str) -> list[int]:
-    """The sends from look to look, of devices and of delegates."""
-    parts = text.split(",")
-    if len(parts) > 2 or not all(part.strip().isdecimal() and int(part) for part in parts):
-        raise ScenarioError(f"--adopt-every: {text!r} is not one or two numbers such as 64,8")
-    return [int(part) for part in parts]
 
 
 def _show(result: Adaptation) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from typer import Option
@@ -66,11 +67,11 @@ def sweep(
         result = replanning(
             what,
             changes,
-            parsed("--replan-every", _numbers, replan_every),
+            parsed("--replan-every", parsing.counts, replan_every),
             duration_ms=parsed("--duration", parsing.duration_ms, duration),
             detector=detector,
             seed=seed,
-            over=messages.routes(cluster),
+            over=partial(messages.with_cost, cluster=cluster),
             progress=report,
         )
     if json:
@@ -102,14 +103,6 @@ def sweep(
             Column("delegated\nonly", [_gap(part) for part in result.unplanned]),
         ],
     )
-
-
-def _numbers(text: str) -> list[int]:
-    """Numbers of iterations from 1 on."""
-    parts = text.split(",")
-    if not all(part.strip().isdecimal() and int(part) for part in parts):
-        raise ScenarioError(f"{text!r} is not a list of numbers such as 1,5")
-    return [int(part) for part in parts]
 
 
 def _gap(part: float) -> str:

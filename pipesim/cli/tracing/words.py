@@ -47,6 +47,8 @@ def summary(trace: DelayTrace) -> list[str]:
         f"{counted(trace.links, 'link')}, {length_text(trace.end, trace.by)}, "
         f"{counted(sum(changes(trace)), 'change')}"
     )
+    if not slowest.slow_share:
+        return [f"{head}; no link is ever slow"]
     lines = [
         f"{head}; no link is slow for {100 * (1 - slowest.slow_share):.1f} % of it",
         f"Slowest link at each moment, over all of it: {_quantiles(slowest)}",
