@@ -303,11 +303,14 @@ class _Run:
             return now, self.planning.plan(now)
         then = _plannable(trace, ends)
         plans = [self.planning.plan(now), self.planning.plan(then), self.plan]
-        trials = [
-            one.runs.run(self.job.scenario, self.injection.fork(point)).iteration_ms
-            for one in plans
-        ]
-        return now, plans[int(np.argmin(trials))]
+        return now, min(plans, key=lambda one: self._trial_ms(one, point))
+
+    def _trial_ms(self, one: Plan, point: float) -> float:
+        """How long the iteration to come would take; for ever where a link fails for good."""
+        try:
+            return one.runs.run(self.job.scenario, self.injection.fork(point)).iteration_ms
+        except DeadlockError:
+            return math.inf
 
     # -- what happens ---------------------------------------------------------------------------
 

@@ -230,3 +230,13 @@ def test_what_adapts_needs_a_detector() -> None:
         run_job(Job(SCENARIO, SLOW), ADAPTIVE, detector=RATIO, replan_every=0)
     with pytest.raises(ScenarioError, match="plan_ms must be a time"):
         Costs(plan_ms=-1)
+
+
+def test_a_link_that_fails_for_good_ends_the_job() -> None:
+    """The oracle too, which tries plans under the failure that it sees coming."""
+    trace = DelayTrace([2000], [[0, np.inf, 0]], end=9000)
+    healthy = static_ms(ADAPTIVE, [0, 0, 0], replanned=False)
+    for strategy in (FIXED, DELEGATING, ADAPTIVE, ORACLE):
+        found = ran(strategy, trace)
+        assert found[-1].end_ms <= 2000 + healthy
+        assert len(found) == pytest.approx(2000 / found[0].duration_ms, abs=1)
