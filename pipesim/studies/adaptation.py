@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from pipesim.adapt.costs import Costs
+from pipesim.adapt.detections import LEAST_MS
 from pipesim.adapt.detectors import Detector, detector_from
 from pipesim.adapt.loop import Iteration, Job, run_job
 from pipesim.adapt.outcome import Outcome
@@ -289,11 +290,11 @@ def _check_baseline(job: Job, planning: Planning, detector: Callable[[], Detecto
     schedule = planning.healthy.schedule
     each_ms = evaluate(job.scenario, schedule, planning.strategy.direct) + job.after_ms
     until = healthy * (each_ms if job.trace.by == "time" else 1.0)
-    slow = (job.trace.delay_ms > 0).any(axis=(1, 2))
+    slow = (job.trace.delay_ms >= LEAST_MS).any(axis=(1, 2))
     early = np.flatnonzero(slow & (job.trace.starts < until))
     if len(early):
         piece = int(early[0])
-        link = int(np.flatnonzero(job.trace.delay_ms[piece].any(axis=1))[0])
+        link = int(np.argmax((job.trace.delay_ms[piece] >= LEAST_MS).any(axis=1)))
         raise NoBaselineError(
             f"link {link} is slow before the detector has seen {needed} healthy iterations, so it "
             f"has no baseline: let the job run {needed} before the trace begins",

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pipesim.delays import By, DelayTrace
 from pipesim.documents.delay_csv import save_trace
 from pipesim.errors import FormatError, ScenarioError
-from pipesim.formats.delay_trace import load_trace
+from pipesim.formats.delay_trace import line_of, load_trace
 from tests import ROOT
 from tests.formats.mutations import damaged
 from tests.strategies import examples
@@ -89,19 +89,31 @@ def test_the_artifact_counts_iterations_or_seconds(tmp_path: Path) -> None:
         read(tmp_path, ALL_LINKS, by="iteration")
 
 
+@pytest.mark.parametrize("text", [ALL_LINKS, AS_CHANGES, AS_ARTIFACT])
+def test_the_line_of_a_change(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "t.csv"
+    for blank in ("", "\n"):
+        file.write_text(text.replace("1500,", f"{blank}1500,").replace("1.5;", f"{blank}1.5;"))
+        first = 1 if text == AS_ARTIFACT else 2
+        assert [line_of(file, change) for change in range(2)] == [first, first + 1 + len(blank)]
+    assert line_of(tmp_path / "gone", 0) is None
+
+
 HEAD, LIST = "time_ms,delay_link0_ms,delay_link1_ms\n", "iteration,slow_links,delay_ms\n"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "t.csv: is empty"),
-        ("\n\n", "t.csv: is empty"),
-        (HEAD, "t.csv: has a header, but no rows"),
+        ("", "t.csv:1: is empty"),
+        ("\n\n", "t.csv:1: is empty"),
+        (HEAD, "t.csv:1: has a header, but no rows"),
         (HEAD + "2,1,1\n1,1,1\n", "csv:3: goes back from 2 ms"),
         (HEAD + "2,1,1\n2,1,1\n", "csv:3: repeats 2 ms"),
         (LIST + "2,1,1\n1,1,1\n", "csv:3: goes back from iteration 2"),
         (HEAD + "2,1,-1\n", "csv:2: delay_link1_ms must be a time of at least 0, or failed"),
+        (HEAD + "2,1,1_0\n", "csv:2: delay_link1_ms must be a time"),
+        (HEAD + "2,1,٣\n", "csv:2: delay_link1_ms must be a time"),
         (HEAD + "2,1,nan\n", "csv:2: delay_link1_ms must be a time"),
         (HEAD + "2,1,\n", "csv:2: delay_link1_ms must be a time"),
         (HEAD + "-2,1,1\n", "csv:2: time_ms must be a time of at least 0, not '-2'"),

@@ -22,10 +22,11 @@ from pipesim.cli.options import (
     head,
     parsed,
 )
-from pipesim.cli.output import Column, Outputs, bar, show, show_json, show_rows, wrapped
+from pipesim.cli.output import Column, Outputs, bar, note, show, show_json, show_rows, wrapped
+from pipesim.cli.tracing.reading import CountsBy, trace_in
 from pipesim.cli.tracing.words import summary
 from pipesim.errors import FormatError, ScenarioError
-from pipesim.formats.delay_trace import load_trace
+from pipesim.formats.delay_trace import line_of
 from pipesim.studies.adaptation import Adaptation, NoBaselineError, adapt, ended
 from pipesim.studies.systems import DEFAULT_SYSTEMS, SYSTEMS
 from pipesim.text import fixed, milliseconds, percent, plain
@@ -59,6 +60,7 @@ def run(
             help=f"What tells slow links: {', '.join(DETECTORS)}.",
         ),
     ] = "ratio",
+    by: CountsBy = None,
     iterations: Annotated[
         int | None,
         Option(metavar="N", min=1, help="Stop after so many iterations (default: with the trace)."),
@@ -148,7 +150,7 @@ def run(
     if what.occupancy_ms.any():
         raise ScenarioError("the trace says which links are slow: leave out --delay and --slow")
     names = None if systems is None else parsed("--systems", parsing.names, systems)
-    told = load_trace(trace, links=what.stages - 1)
+    told = trace_in(trace, by, links=what.stages - 1)
     if duration is not None:
         if told.by == "iteration":
             raise ScenarioError("--duration is for traces over time: give --iterations")
@@ -192,7 +194,11 @@ def run(
                 progress=report,
             )
     except NoBaselineError as error:
-        raise FormatError(f"{error} (--lead)", file=str(trace), line=error.piece + 2) from None
+        raise FormatError(
+            f"{error} (--lead)", file=str(trace), line=line_of(trace, error.piece)
+        ) from None
+    if told.end is None and iterations is None and not json:
+        note(f"{trace} has no end: run as far as its longest piece goes on", quiet=quiet)
     if plot:
         from pipesim.plot import save
         from pipesim.plot.pace import pace
@@ -253,6 +259,9 @@ def _show(result: Adaptation) -> None:
     best = max(range(len(ones) - 1), key=lambda i: ones[i].per_minute) if len(ones) > 1 else None
     show_rows(Column("system", titles, numeric=False), main, adaptation, bold=best)
     _show_levels(titles, ones)
+    if any(one.stalled for one in ones):
+        text = "A link fails for good: what waits for it never ends, while the trace goes on."
+        show("", wrapped(text, ""))
 
 
 def _show_levels(titles: list[str], ones: list[Outcome]) -> None:
