@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 
 import numpy as np
@@ -22,7 +22,7 @@ from pipesim.delays import By, DelayTrace
 from pipesim.engine import evaluate
 from pipesim.errors import ScenarioError
 from pipesim.files import StrPath
-from pipesim.scenario import KINDS, Scenario
+from pipesim.scenario import Scenario
 from pipesim.studies.planning import in_chunks
 from pipesim.studies.systems import System, default_systems, system
 from pipesim.transport import Delegated, Transport, transport
@@ -317,16 +317,7 @@ def _fingerprint(
     replan_every: int,
 ) -> str:
     """What tells this run from others: a hash of all that its result depends on."""
-    told = {
-        one.name: [
-            repr(one),
-            {kind: jobs[one.name].scenario.durations_ms(kind).tolist() for kind in KINDS},
-            jobs[one.name].scenario.summary(),
-            jobs[one.name].scenario.message_bytes.tolist(),
-            jobs[one.name].scenario.activation_limit.tolist(),
-        ]
-        for one in strategies
-    }
+    told = {one.name: [repr(one), _values(jobs[one.name].scenario)] for one in strategies}
     first = next(iter(jobs.values()))
     numbers = {
         name: getattr(first, name)
@@ -342,3 +333,9 @@ def _fingerprint(
         replan_every,
     ]
     return hashlib.sha256(json.dumps(whole).encode()).hexdigest()[:12]
+
+
+def _values(scenario: Scenario) -> dict[str, object]:
+    """All that a scenario holds besides what it is called, in JSON types."""
+    names = [one.name for one in fields(scenario) if one.name not in ("name", "source")]
+    return {name: np.asarray(getattr(scenario, name)).tolist() for name in names}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -135,6 +136,27 @@ def test_the_record_of_another_run_is_kept(tmp_path: Path, options: dict[str, ob
     with pytest.raises(FormatError, match=r"run\.csv:2: is the record of another run"):
         recorded(file, **options)
     assert file.read_text() == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"forward_ms": 11.0},
+        {"fused_backward_ms": 19.0},
+        {"latency_ms": 1.0},
+        {"message_bytes": 5.0},
+        {"activation_limit": 7.0},
+        {"host_limit": 9.0},
+        {"released_by_b": 0.3},
+    ],
+)
+def test_a_record_is_of_one_scenario(tmp_path: Path, change: dict[str, float]) -> None:
+    file = tmp_path / "run.csv"
+    recorded(file)
+    with pytest.raises(FormatError, match="is the record of another run"):
+        adapt(SCENARIO.replaced(**change), TRACE, SYSTEMS, csv=file, jitter=0.05)
+    renamed = replace(SCENARIO, name="other")
+    adapt(renamed, TRACE, SYSTEMS, csv=file, jitter=0.05)
 
 
 @pytest.mark.parametrize(
