@@ -269,10 +269,10 @@ def oracle(over: Callable[[str], Transport]) -> Strategy:
 def _in_chunks(scenario: Scenario, trace: DelayTrace, planner: str) -> tuple[Scenario, DelayTrace]:
     """The pipeline as a planner cuts it, and the trace of its links."""
     cut = in_chunks(scenario, planner)
-    if cut is scenario:
+    if cut is scenario or trace.links != scenario.stages - 1:
         return scenario, trace
-    if trace.links != scenario.stages - 1 or not np.isfinite(trace.delay_ms).all():
-        raise ScenarioError(f"{planner} cuts stages into chunks, and this trace is not for them")
+    if not np.isfinite(trace.delay_ms).all():
+        raise ScenarioError(f"{planner} cuts stages into chunks: no trace with failed links for it")
     pieces = [
         in_chunks(scenario.replaced(occupancy_ms=piece), planner).occupancy_ms
         for piece in trace.delay_ms

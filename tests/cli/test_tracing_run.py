@@ -172,6 +172,7 @@ def test_a_trace_without_an_end_says_how_far_it_is_run() -> None:
     ("args", "message"),
     [
         (("--link", "0", "--delay", "5ms"), "leave out --delay and --slow"),
+        (("--injection", "latency"), "--injection: delays of a trace are spent on the sender"),
         (("--systems", "nobody"), "unknown system 'nobody'"),
         (("--detector", "nobody"), "nobody"),
         (("--detector", "ratio:threshold=0.5"), "threshold must be over 1"),

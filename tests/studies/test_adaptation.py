@@ -228,3 +228,11 @@ def test_the_production_hour() -> None:
     trace = load_trace(ROOT / "traces/production_hour.csv", links=7)
     found = adapt(Scenario(stages=8, microbatches=24), trace, ["pipemorph"], jitter=0.05).outcomes
     assert found["pipemorph"].per_minute > 0.93 * found["oracle"].per_minute
+
+
+def test_a_failed_link_of_a_pipeline_in_chunks() -> None:
+    failed = DelayTrace([9000, 9500], [[np.inf, 0, 0], [0, 0, 0]], end=20_000)
+    with pytest.raises(ScenarioError, match=r"cuts stages into chunks: no trace with failed links"):
+        adapt(SCENARIO, failed, ["interleaved-1f1b"])
+    with pytest.raises(ScenarioError, match="for 2 links, the pipeline has 3"):
+        adapt(SCENARIO, DelayTrace([9], [[1, 2]]), ["interleaved-1f1b"])

@@ -78,7 +78,7 @@ def run(
         Option(
             metavar="N",
             min=0,
-            help="Let the job run so many healthy iterations before the trace begins (default 0).",
+            help="Let the job run so many healthy iterations before the trace begins.",
         ),
     ] = 0,
     after: Annotated[
@@ -99,8 +99,8 @@ def run(
         Option(
             metavar="N[,M]",
             help="Let senders look at the delays before every Nth of their sends, and delegates "
-            "before every Mth, as injectors do: 64,8 in published experiments (default 1: real "
-            "links).",
+            "before every Mth, as injectors do: 64,8 in published experiments. Real links delay at "
+            "once: 1.",
         ),
     ] = "1",
     replan_every: Annotated[
@@ -147,6 +147,8 @@ def run(
     outputs = Outputs({"--csv": csv_file, "--plot": plot}, trace, scenario.scenario)
     cluster = where.cluster(messages.message_cost)
     what = scenario.build(cluster=cluster)
+    if scenario.injected_as != "occupancy":
+        raise ScenarioError("--injection: delays of a trace are spent on the sender (occupancy)")
     if what.occupancy_ms.any():
         raise ScenarioError("the trace says which links are slow: leave out --delay and --slow")
     names = None if systems is None else parsed("--systems", parsing.names, systems)

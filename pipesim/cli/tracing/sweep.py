@@ -57,6 +57,8 @@ def sweep(
     """
     cluster = where.cluster(messages.message_cost)
     what = scenario.build(cluster=cluster)
+    if scenario.injected_as != "occupancy":
+        raise ScenarioError("--injection: delays are spent on the sender here (occupancy)")
     if what.occupancy_ms.any():
         raise ScenarioError("all links are slow here: leave out --delay and --slow")
     free, cost_ms = replace(messages, message_cost=None), messages.message_cost_ms
