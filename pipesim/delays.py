@@ -33,7 +33,7 @@ class DelayTrace:
     by : {"time", "iteration"}
         What ``starts`` and ``end`` count.
     end : float, optional
-        Where the trace ends, after the last change. Default: nowhere.
+        Where the trace ends, after 0 and the last change. Default: nowhere.
 
     Raises
     ------
@@ -85,8 +85,8 @@ class DelayTrace:
             raise ScenarioError("a link fails at a time: an iteration without it would never end")
         if by == "iteration" and (times % 1 != 0).any():
             raise ScenarioError("a trace by iteration must change at whole iterations")
-        if end is not None and not (end <= LARGEST and end > times.max(initial=-np.inf)):
-            raise ScenarioError(f"a trace must end after its last change, not at {end:g}")
+        if end is not None and not (end <= LARGEST and end > times.max(initial=0.0)):
+            raise ScenarioError(f"a trace must end after 0 and its last change, not at {end:g}")
         if by == "iteration" and end is not None and end % 1 != 0:
             raise ScenarioError("a trace by iteration must end at a whole iteration")
         for field, array in {"starts": times, "delay_ms": delays}.items():

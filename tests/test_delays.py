@@ -58,8 +58,9 @@ def test_a_trace_by_iteration() -> None:
     for starts, delays, end, message in (
         ([0.5], [[1]], None, "whole iterations"),
         ([0], [[np.inf]], None, "would never end"),
-        ([3], [[1]], 3, "end after its last change, not at 3"),
-        ([3], [[1]], float("nan"), "end after its last change"),
+        ([3], [[1]], 3, "end after 0 and its last change, not at 3"),
+        ([], np.zeros((0, 1)), 0, "end after 0 and its last change, not at 0"),
+        ([3], [[1]], float("nan"), "end after 0 and its last change"),
         ([3], [[1]], 5.5, "end at a whole iteration"),
     ):
         with pytest.raises(ScenarioError, match=message):

@@ -12,7 +12,7 @@ from pipesim.adapt.loop import Iteration
 from pipesim.delays import DelayTrace
 from pipesim.scenario import Array
 
-__all__ = ["Detections"]
+__all__ = ["LEAST_MS", "Detections"]
 
 LEAST_MS = 1.0
 """Links with shorter delays count as healthy."""

@@ -156,7 +156,7 @@ def changes(trace: DelayTrace) -> list[int]:
 
 def _pieces(trace: DelayTrace) -> tuple[Array, Array]:
     """Delays of each link's slower direction between changes, [K+1, links], and for how long."""
-    if trace.end is None or not trace.end > 0:
+    if trace.end is None:
         raise PipesimError("the trace has no end: say up to where it counts")
     times = np.clip([0.0, *trace.starts, trace.end], 0.0, None)
     lasting = np.diff(times) > 0

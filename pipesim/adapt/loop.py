@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pipesim.adapt.costs import FREE, Costs
 from pipesim.adapt.detectors import Detector
 from pipesim.adapt.estimation import Estimator, differs
-from pipesim.adapt.strategy import Plan, Planning, Strategy
+from pipesim.adapt.strategy import Plan, Planning, Prepared, Strategy
 from pipesim.delays import DelayTrace
 from pipesim.engine import Injection
 from pipesim.errors import DeadlockError, ScenarioError
@@ -214,14 +214,14 @@ class _Run:
         self.costs = FREE if self.oracle or not self.adapts else costs or Costs()
         self.injection = Injection(job.trace, every=job.every, delegates_every=job.delegates_every)
         self.replan_every = replan_every
-        self.plan = self.planning.healthy
+        self.current = self.planning.healthy
         self.estimator: Estimator | None = None
         if self.adapts and not self.oracle:
             if detector is None:
                 raise ScenarioError("a job that adapts to measurements needs a detector")
             self.estimator = Estimator(detector, job.trace.links)
         self.estimate_ms = np.zeros((job.trace.links, 2))
-        self.pending: tuple[float, Plan] | None = None
+        self.pending: tuple[float, Prepared] | None = None
         self.planned_at: int | None = None
         self.delegated = False
         self.pipeline_ms = 0.0  # of the last iteration
@@ -247,7 +247,7 @@ class _Run:
                 clock_ms,
                 duration_ms,
                 ran.pipeline_ms,
-                self.plan,
+                self.current.plan,
                 swapped,
                 profile_ms,
                 switch_ms,
@@ -276,29 +276,29 @@ class _Run:
 
     def _boundary(self, index: int, clock_ms: float) -> tuple[bool, float]:
         """Swap plans if another one is due; return whether, and what it costs."""
-        before = self.plan
+        before = self.current
         if self.oracle:
-            self.estimate_ms, self.plan = self._foreseen(self._point(index, clock_ms))
+            self.estimate_ms, self.current = self._foreseen(self._point(index, clock_ms))
         elif self.estimator:
             if self.pending and self.pending[0] <= clock_ms:
-                _, self.plan = self.pending
+                _, self.current = self.pending
                 self.pending = None
             self._start_planning(index, clock_ms)
-        if self.plan.runs is before.runs:
+        if self.current.runs is before.runs:
             return False, 0.0
-        first = bool(self.plan.delegates.any()) and not self.delegated
+        first = bool(self.current.plan.delegates.any()) and not self.delegated
         self.delegated |= first
         return True, self.costs.switch_ms + first * self.costs.first_ms
 
     def _start_planning(self, index: int, clock_ms: float) -> None:
-        if self.pending or not differs(self.estimate_ms, self.plan.delay_ms):
+        if self.pending or not differs(self.estimate_ms, self.current.plan.delay_ms):
             return
         if self.planned_at is not None and index < self.planned_at + self.replan_every:
             return
         self.planned_at = index
         self.pending = clock_ms + self.costs.plan_ms, self.planning.plan(self.estimate_ms)
 
-    def _foreseen(self, point: float) -> tuple[Array, Plan]:
+    def _foreseen(self, point: float) -> tuple[Array, Prepared]:
         """The delays that are set, and the plan that is shortest in the iteration to come."""
         trace = self.job.trace
         now = _plannable(trace, point)
@@ -306,12 +306,15 @@ class _Run:
         if trace.next_change(point) > ends:
             return now, self.planning.plan(now)
         then = _plannable(trace, ends)
-        plans = [self.planning.plan(now), self.planning.plan(then), self.plan]
-        trials = [
-            one.runs.run(self.job.scenario, self.injection.fork(point)).iteration_ms
-            for one in plans
-        ]
-        return now, plans[int(np.argmin(trials))]
+        plans = [self.planning.plan(now), self.planning.plan(then), self.current]
+        return now, min(plans, key=lambda one: self._trial_ms(one, point))
+
+    def _trial_ms(self, one: Prepared, point: float) -> float:
+        """How long the iteration to come would take; for ever where a link fails for good."""
+        try:
+            return one.runs.run(self.job.scenario, self.injection.fork(point)).iteration_ms
+        except DeadlockError:
+            return math.inf
 
     # -- what happens ---------------------------------------------------------------------------
 
@@ -325,7 +328,7 @@ class _Run:
             stretch = random.lognormal(0.0, job.jitter, shape)
             noise = random.lognormal(0.0, job.jitter, (job.trace.links, 2, shape[1]))
         self.injection.start = point
-        ran = self.plan.runs.run(job.scenario, self.injection, stretch=stretch)
+        ran = self.current.runs.run(job.scenario, self.injection, stretch=stretch)
         measured_ms = np.median((ran.sent_ms + self._transfer_ms) * noise, axis=2)
         delayed: NDArray[np.bool_] = np.any(ran.sent_ms > 0, axis=2)
         return Recorded(ran.iteration_ms, measured_ms, delayed, ran.peak_activations)

@@ -75,9 +75,17 @@ class Outcome:
     @cached_property
     def elapsed_ms(self) -> float:
         """How long the job ran; to the end of the trace where a link failed for ever."""
-        ended = self.iterations[-1].end_ms if self.iterations else 0.0
-        stalled = self.job.trace.by == "time" and len(self.iterations) != self.job.most
-        return max(ended, self.job.end) if stalled else ended
+        return self.job.end if self.stalled else self._ended_ms
+
+    @property
+    def stalled(self) -> bool:
+        """Whether an iteration never ended, because a link failed for ever."""
+        early = self.job.trace.by == "time" and self._ended_ms < self.job.end
+        return early and len(self.iterations) != self.job.most
+
+    @property
+    def _ended_ms(self) -> float:
+        return self.iterations[-1].end_ms if self.iterations else 0.0
 
     @property
     def per_minute(self) -> float:

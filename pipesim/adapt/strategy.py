@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, TypeAlias
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +19,14 @@ from pipesim.schedule import Schedule
 from pipesim.transport import Delegated, Transport
 from planners import plan
 
-__all__ = ["Knows", "Plan", "Planning", "Strategy"]
+__all__ = ["Knows", "Plan", "Planning", "Prepared", "Strategy"]
 
 Knows: TypeAlias = Literal["measurements", "delays"]
 """What tells a job that a link is slow: past transfer times, or an oracle."""
+
+KEPT = 32
+"""Plans that are kept: those of a large pipeline take megabytes each, and there may be thousands of
+them in a day."""
 
 _SAME = 1e-9
 
@@ -54,16 +59,12 @@ class Strategy:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What runs from one swap to the next.
+    """What can be said of a plan, however large the pipeline.
 
     Attributes
     ----------
     delay_ms : array, shape [S−1, 2]
         The delays that it was made for.
-    schedule : Schedule
-        The order of operators.
-    runs : Iterations
-        The same over the transport that it was made for, to be run.
     delegates : array of bool, shape [S−1, 2]
         Which messages go through delegates.
     delegation_ms : float
@@ -71,14 +72,31 @@ class Plan:
     """
 
     delay_ms: Array
-    schedule: Schedule
-    runs: Iterations
     delegates: NDArray[np.bool_]
     delegation_ms: float = 0.0
 
 
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A plan that can be run, from one swap to the next.
+
+    Attributes
+    ----------
+    plan : Plan
+        What was planned for.
+    schedule : Schedule
+        The order of operators.
+    runs : Iterations
+        The same over the transport that it was made for.
+    """
+
+    plan: Plan
+    schedule: Schedule
+    runs: Iterations
+
+
 class Planning:
-    """The plans of one strategy; none is made twice.
+    """The plans of one strategy; those last used are not made again.
 
     Parameters
     ----------
@@ -91,11 +109,11 @@ class Planning:
     def __init__(self, scenario: Scenario, strategy: Strategy) -> None:
         self.scenario = scenario
         self.strategy = strategy
-        self._made: dict[bytes, Plan] = {}
-        self._lowered: dict[Hashable, Iterations] = {}
+        self._made: dict[bytes, Prepared] = {}  # the last used is last
+        self._lowered: WeakValueDictionary[Hashable, Iterations] = WeakValueDictionary()
 
     @cached_property
-    def healthy(self) -> Plan:
+    def healthy(self) -> Prepared:
         """The plan for healthy links; everything travels directly.
 
         Raises
@@ -111,7 +129,7 @@ class Planning:
         blind = self.healthy.schedule.assumed.blind_to_delays
         return self.strategy.delegated is not None or not blind
 
-    def plan(self, delay_ms: Array) -> Plan:
+    def plan(self, delay_ms: Array) -> Prepared:
         """Return the plan for some delays, shape [S−1, 2].
 
         The messages of slow links are delegated where that is shorter, under these delays, than to
@@ -120,34 +138,37 @@ class Planning:
         if not self.adapts or not delay_ms.any():
             return self.healthy
         key = delay_ms.tobytes()
-        if key not in self._made:
-            self._made[key] = self._for(delay_ms)
-        return self._made[key]
+        made = self._made.pop(key, None) or self._for(delay_ms)
+        self._made[key] = made
+        if len(self._made) > KEPT:
+            del self._made[next(iter(self._made))]
+        return made
 
-    def _direct(self, delay_ms: Array) -> Plan:
+    def _direct(self, delay_ms: Array) -> Prepared:
         told, over = self.scenario.replaced(occupancy_ms=delay_ms), self.strategy.direct
         schedule = plan(told, self.strategy.planner, over=over)
         nowhere = np.zeros(delay_ms.shape, dtype=bool)
-        return Plan(delay_ms, schedule, self._runs(schedule, told, over), nowhere)
+        return Prepared(Plan(delay_ms, nowhere), schedule, self._runs(schedule, told, over))
 
     def _runs(self, schedule: Schedule, told: Scenario, over: Transport) -> Iterations:
         """Lower a schedule; the same orders with the same delegates are the same program."""
         key = over.name, schedule.codes.tobytes(), (told.delay_ms > 0).tobytes()
-        if key not in self._lowered:
-            self._lowered[key] = Iterations(lower(schedule, told, over))
-        return self._lowered[key]
+        runs = self._lowered.get(key) or Iterations(lower(schedule, told, over))
+        self._lowered[key] = runs
+        return runs
 
-    def _for(self, delay_ms: Array) -> Plan:
+    def _for(self, delay_ms: Array) -> Prepared:
         if self.strategy.delegated is None:
             made = self._direct(delay_ms)
         else:
             made = self._delegating(delay_ms, self.strategy.delegated)
         kept_ms, made_ms = (self._iteration_ms(one.runs, delay_ms) for one in (self.healthy, made))
         if kept_ms <= made_ms * (1 + _SAME):
-            return replace(self.healthy, delay_ms=delay_ms)
+            plan = replace(self.healthy.plan, delay_ms=delay_ms)
+            return replace(self.healthy, plan=plan)
         return made
 
-    def _delegating(self, delay_ms: Array, delegated: Delegated) -> Plan:
+    def _delegating(self, delay_ms: Array, delegated: Delegated) -> Prepared:
         told, over = (
             self.scenario.replaced(occupancy_ms=delay_ms),
             replace(delegated, only_slow=True),
@@ -157,7 +178,7 @@ class Planning:
         if (free := _free(over)) != over:
             cheaper = Iterations(lower(schedule, told, free))
             cost_ms = self._iteration_ms(runs, delay_ms) - self._iteration_ms(cheaper, delay_ms)
-        return Plan(delay_ms, schedule, runs, delay_ms > 0, max(0.0, cost_ms))
+        return Prepared(Plan(delay_ms, delay_ms > 0, max(0.0, cost_ms)), schedule, runs)
 
     def _iteration_ms(self, runs: Iterations, delay_ms: Array) -> float:
         """An iteration whose links have these delays."""

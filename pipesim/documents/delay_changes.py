@@ -75,6 +75,8 @@ def trace_of(
             what = "repeats" if point == starts[-1] else "goes back from"
             raise FormatError(f"{what} {_shown(starts[-1], by)}", file=file, line=line)
         if delay_ms is None:
+            if not point:
+                raise FormatError("is empty: it ends where it begins", file=file, line=line)
             end = point
             continue
         delays[number] = 0.0 if replaces else delays[number - 1]

@@ -137,7 +137,7 @@ def _changes_of(columns: list[str], file: str) -> Reader:
 
     def read(row: Row) -> Mapping[tuple[int, int], float] | None:
         listed = row.values[links].strip()
-        if not listed:
+        if listed in _ENDS:
             row.take(delay, _an_end, "empty where no link is listed")
             return None
         delay_ms = a_delay(row, delay)

@@ -114,7 +114,7 @@ def rows_of(
     try:
         known = reader.fieldnames
         if not known:
-            raise FormatError("is empty", file=file)
+            raise FormatError("is empty", file=file, line=1)
         missing = [column for column in columns if column not in known]
         if missing:
             raise FormatError(f"has no column {missing[0]}", file=file, line=1)
@@ -129,7 +129,8 @@ def rows_of(
     except csv.Error as error:
         raise FormatError(f"is not CSV: {error}", file=file, line=reader.line_num) from None
     if not rows:
-        raise FormatError("has a header, but no rows" if header is None else "is empty", file=file)
+        what = "has a header, but no rows" if header is None else "is empty"
+        raise FormatError(what, file=file, line=max(1, reader.line_num))
     return rows
 
 
@@ -166,9 +167,9 @@ def count(text: str) -> int:
 
 
 def not_negative(text: str) -> float:
-    """Parse a number from 0 to 10¹⁵."""
+    """Parse a number from 0 to 10¹⁵, as any program writes it."""
     number = float(text)
-    if not (math.isfinite(number) and 0 <= number <= LARGEST):
+    if "_" in text or not text.isascii() or not (math.isfinite(number) and 0 <= number <= LARGEST):
         raise ValueError
     return number
 

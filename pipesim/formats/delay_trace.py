@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from pipesim.delays import By, DelayTrace
 from pipesim.documents.delay_changes import Change, trace_of
@@ -21,7 +22,7 @@ from pipesim.errors import FormatError
 from pipesim.files import StrPath, read_text
 from pipesim.scenario import DOWN, UP
 
-__all__ = ["line_of_change", "load_trace"]
+__all__ = ["line_of", "load_trace"]
 
 _ARTIFACT = ("when", "links", "seconds")
 _NUMBER_FIRST = re.compile(r"\s*[-+.0-9][^,;]*;")
@@ -66,11 +67,21 @@ def load_trace(path: StrPath, *, links: int | None = None, by: By | None = None)
     return trace
 
 
-def line_of_change(path: StrPath, number: int) -> int:
-    """Return the line, from 1 on, of a change, from 0 on, of the trace that a file holds."""
+def line_of(path: StrPath, change: int) -> int | None:
+    """Return the line of a change of the trace in a file; None if it cannot be read again.
+
+    Parameters
+    ----------
+    path : path
+        What :func:`load_trace` has read.
+    change : int
+        Which of the trace's changes, from 0.
+    """
+    if not Path(path).is_file():
+        return None
     file, text = os.fspath(path), read_text(path)
     rows = _artifact_rows(text, file) if _NUMBER_FIRST.match(text) else rows_of(text, file=file)
-    return rows[number].line
+    return rows[change].line
 
 
 def _artifact_rows(text: str, file: str) -> list[Row]:

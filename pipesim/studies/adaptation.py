@@ -6,12 +6,13 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 
 import numpy as np
 
 from pipesim.adapt.costs import Costs
+from pipesim.adapt.detections import LEAST_MS
 from pipesim.adapt.detectors import Detector, detector_from
 from pipesim.adapt.loop import Iteration, Job, run_job
 from pipesim.adapt.outcome import Outcome
@@ -21,7 +22,7 @@ from pipesim.delays import By, DelayTrace
 from pipesim.engine import evaluate
 from pipesim.errors import ScenarioError
 from pipesim.files import StrPath
-from pipesim.scenario import KINDS, Scenario
+from pipesim.scenario import Scenario
 from pipesim.studies.planning import in_chunks
 from pipesim.studies.systems import System, default_systems, system
 from pipesim.transport import Delegated, Transport, transport
@@ -269,10 +270,10 @@ def oracle(over: Callable[[str], Transport]) -> Strategy:
 def _in_chunks(scenario: Scenario, trace: DelayTrace, planner: str) -> tuple[Scenario, DelayTrace]:
     """The pipeline as a planner cuts it, and the trace of its links."""
     cut = in_chunks(scenario, planner)
-    if cut is scenario:
+    if cut is scenario or trace.links != scenario.stages - 1:
         return scenario, trace
-    if trace.links != scenario.stages - 1 or not np.isfinite(trace.delay_ms).all():
-        raise ScenarioError(f"{planner} cuts stages into chunks, and this trace is not for them")
+    if not np.isfinite(trace.delay_ms).all():
+        raise ScenarioError(f"{planner} cuts stages into chunks: no trace with failed links for it")
     pieces = [
         in_chunks(scenario.replaced(occupancy_ms=piece), planner).occupancy_ms
         for piece in trace.delay_ms
@@ -290,11 +291,11 @@ def _check_baseline(job: Job, planning: Planning, detector: Callable[[], Detecto
     schedule = planning.healthy.schedule
     each_ms = evaluate(job.scenario, schedule, planning.strategy.direct) + job.after_ms
     until = healthy * (each_ms if job.trace.by == "time" else 1.0)
-    slow = (job.trace.delay_ms > 0).any(axis=(1, 2))
+    slow = (job.trace.delay_ms >= LEAST_MS).any(axis=(1, 2))
     early = np.flatnonzero(slow & (job.trace.starts < until))
     if len(early):
         change = int(early[0])
-        link = int(np.flatnonzero(job.trace.delay_ms[change].any(axis=1))[0])
+        link = int(np.argmax((job.trace.delay_ms[change] >= LEAST_MS).any(axis=1)))
         raise NoBaselineError(
             f"link {link} is slow before the detector has seen {needed} healthy iterations, so it "
             f"has no baseline: let the job run {needed} before the trace begins",
@@ -317,16 +318,7 @@ def _fingerprint(
     replan_every: int,
 ) -> str:
     """What tells this run from others: a hash of all that its result depends on."""
-    told = {
-        one.name: [
-            repr(one),
-            {kind: jobs[one.name].scenario.durations_ms(kind).tolist() for kind in KINDS},
-            jobs[one.name].scenario.summary(),
-            jobs[one.name].scenario.message_bytes.tolist(),
-            jobs[one.name].scenario.activation_limit.tolist(),
-        ]
-        for one in strategies
-    }
+    told = {one.name: [repr(one), _values(jobs[one.name].scenario)] for one in strategies}
     first = next(iter(jobs.values()))
     numbers = {
         name: getattr(first, name)
@@ -342,3 +334,9 @@ def _fingerprint(
         replan_every,
     ]
     return hashlib.sha256(json.dumps(whole).encode()).hexdigest()[:12]
+
+
+def _values(scenario: Scenario) -> dict[str, object]:
+    """All that a scenario holds besides what it is called, in JSON types."""
+    names = [one.name for one in fields(scenario) if one.name not in ("name", "source")]
+    return {name: np.asarray(getattr(scenario, name)).tolist() for name in names}

@@ -15,7 +15,7 @@ from pipesim.transport import Nccl
 
 SCENARIO = Scenario(stages=2, microbatches=2)
 STRATEGY = Strategy("zerobubble", "ZeroBubble", "zerobubble", Nccl())
-HEALTHY = Planning(SCENARIO, STRATEGY).healthy
+HEALTHY = Planning(SCENARIO, STRATEGY).healthy.plan
 PEAKS = np.array([2.0, 1.0])
 
 

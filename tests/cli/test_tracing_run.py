@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
-from tests.cli.running import error, stdout
+from tests.cli.running import error, invoke, stdout
 
 SUPERPOD = str(ROOT / "traces/superpod.csv")
 TRACE = "iteration,slow_links,delay_ms\n6,0,30\n14,0,0\n20,,\n"
@@ -135,6 +135,8 @@ BAD = {
     "negative": "iteration,slow_links,delay_ms\n6,0,-3\n",
     "nan": "iteration,slow_links,delay_ms\n6,0,nan\n",
     "empty": "",
+    "only a header": "iteration,slow_links,delay_ms\n",
+    "ends at once": "time_ms,slow_links,delay_ms\n0,,\n",
     "cut": "iteration,slow_links,delay_ms\n6,0",
     "no baseline": "iteration,slow_links,delay_ms\n0,0,30\n",
     "slow at once": "time_s,slow_links,delay_ms\n0.5,0,30\n5,0,0\n",
@@ -146,7 +148,50 @@ def test_a_bad_trace_is_one_line_with_its_place(kind: str) -> None:
     Path("bad.csv").write_text(BAD[kind])
     said = error("trace", "run", "bad.csv", *SHAPE, "--csv", "out.csv", "--plot", "out.png")
     assert said.startswith("error: bad.csv")
-    assert kind == "empty" or said.partition("bad.csv:")[2][0] in "123"
+    assert said.partition("bad.csv:")[2][0] in "123"
+
+
+@pytest.mark.parametrize("text", ["3;0_1;0.03\n9;;inf\n", "\n3;1_2;0.03\n9;;inf\n"])
+def test_a_missing_baseline_is_told_with_the_line_that_makes_a_link_slow(text: str) -> None:
+    Path("a.txt").write_text(text)
+    where = f"a.txt:{text.index('3') + 1}: link {int('1_2' in text)} is slow before the detector"
+    assert where in error("trace", "run", "a.txt", *SHAPE)
+
+
+def test_delays_that_count_as_healthy_leave_a_baseline() -> None:
+    Path("a.csv").write_text("iteration,slow_links,delay_ms\n0,0,0.4\n20,0,30\n30,,\n")
+    found = json.loads(stdout("trace", "run", "a.csv", *SHAPE, "--json"))["systems"]["pipemorph"]
+    assert (found["replans"], found["onsets_missed"], found["false_alarms"]) == (1, 0, 0)
+
+
+def test_whole_numbers_of_the_artifact_are_seconds_if_told() -> None:
+    Path("a.txt").write_text("3;0_1;0.03\n9;;inf\n")
+    args = ("trace", "run", "a.txt", *SHAPE, "--lead", "5", "--json")
+    assert json.loads(stdout(*args))["by"] == "iteration"
+    assert json.loads(stdout(*args, "--by", "time"))["duration_s"] == 9
+    assert "3 links, 9 s, 1 change" in stdout("trace", "show", "a.txt", "--by", "time",
+                                              "--links", "3")  # fmt: skip
+    assert "2 directions of a link" in stdout("trace", "detect", "a.txt", "--by", "time",
+                                              "--detectors", "ratio")  # fmt: skip
+    assert "--by: 'day' is neither time nor iteration" in error(*args, "--by", "day")
+    assert "t.csv: counts by iteration, not by time" in error("trace", "run", "t.csv", "--by",
+                                                              "time")  # fmt: skip
+
+
+def test_a_link_that_fails_for_good_is_told() -> None:
+    Path("f.csv").write_text("time_s,slow_links,delay_ms\n5,1,failed\n20,,\n")
+    shown = stdout("trace", "run", "f.csv", *SHAPE)
+    assert "A link fails for good: what waits for it never ends" in shown
+    assert "P99 failed\n" in shown
+    assert "fails for good" not in stdout("trace", "run", "t.csv", *SHAPE)
+
+
+def test_a_trace_without_an_end_says_how_far_it_is_run() -> None:
+    Path("o.csv").write_text("time_s,slow_links,delay_ms\n5,0,30\n")
+    said = invoke("trace", "run", "o.csv", *SHAPE, "--systems", "1f1b")
+    assert said.stderr == "o.csv has no end: run as far as its longest piece goes on\n"
+    assert invoke("trace", "run", "o.csv", *SHAPE, "--duration", "9s", "--systems",
+                  "1f1b").stderr == ""  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -168,6 +213,7 @@ def test_what_is_slow_too_early_is_named_by_its_line(text: str, line: int) -> No
     ("args", "message"),
     [
         (("--link", "0", "--delay", "5ms"), "leave out --delay and --slow"),
+        (("--injection", "latency"), "--injection: delays of a trace are spent on the sender"),
         (("--systems", "nobody"), "unknown system 'nobody'"),
         (("--detector", "nobody"), "nobody"),
         (("--detector", "ratio:threshold=0.5"), "threshold must be over 1"),

@@ -58,8 +58,8 @@ def test_a_wrong_value_is_named_with_its_place(
 def test_files_of_another_kind(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     for text, message in [
-        ("", "x.csv: is empty"),
-        (HEADER + "\n", "x.csv: has a header, but no rows"),
+        ("", "x.csv:1: is empty"),
+        (HEADER + "\n", "x.csv:1: has a header, but no rows"),
         ("a,b\n1,2\n", "x.csv:1: has no column testbed"),
         (HEADER + ",delay_ms\n", "x.csv:1: has several columns delay_ms"),
         (HEADER.replace("slow_ms", "fast_ms", 1), "x.csv:1: has no column slow_ms"),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pipesim.delays import By, DelayTrace
 from pipesim.documents.delay_csv import save_trace
 from pipesim.errors import FormatError, ScenarioError
-from pipesim.formats.delay_trace import load_trace
+from pipesim.formats.delay_trace import line_of, load_trace
 from tests import ROOT
 from tests.formats.mutations import damaged
 from tests.strategies import examples
@@ -55,7 +55,8 @@ def test_all_forms_say_the_same(tmp_path: Path) -> None:
 def test_changes_name_directions_and_failures(tmp_path: Path) -> None:
     text = "time_s,slow_links,delay_ms\n1,0>1; 2>1,7\n2,1,failed\n3,1;0,0\n4,,end\n"
     down_and_up = [[[7, 0], [0, 7]], [[7, 0], [INF, INF]], [[0, 0], [0, 0]]]
-    assert same(read(tmp_path, text), DelayTrace([1000, 2000, 3000], down_and_up, end=4000))
+    for ended in (text, text.replace(",,end", ",end,"), text.replace(",,end", ",end,end")):
+        assert same(read(tmp_path, ended), DelayTrace([1000, 2000, 3000], down_and_up, end=4000))
     apart = "iteration,delay_link0_down_ms,delay_link0_up_ms\n3,1,2\n"
     assert same(read(tmp_path, apart), DelayTrace([3], [[[1, 2]]], by="iteration"))
 
@@ -88,19 +89,31 @@ def test_the_artifact_counts_iterations_or_seconds(tmp_path: Path) -> None:
         read(tmp_path, ALL_LINKS, by="iteration")
 
 
+@pytest.mark.parametrize("text", [ALL_LINKS, AS_CHANGES, AS_ARTIFACT])
+def test_the_line_of_a_change(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "t.csv"
+    for blank in ("", "\n"):
+        file.write_text(text.replace("1500,", f"{blank}1500,").replace("1.5;", f"{blank}1.5;"))
+        first = 1 if text == AS_ARTIFACT else 2
+        assert [line_of(file, change) for change in range(2)] == [first, first + 1 + len(blank)]
+    assert line_of(tmp_path / "gone", 0) is None
+
+
 HEAD, LIST = "time_ms,delay_link0_ms,delay_link1_ms\n", "iteration,slow_links,delay_ms\n"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "t.csv: is empty"),
-        ("\n\n", "t.csv: is empty"),
-        (HEAD, "t.csv: has a header, but no rows"),
+        ("", "t.csv:1: is empty"),
+        ("\n\n", "t.csv:1: is empty"),
+        (HEAD, "t.csv:1: has a header, but no rows"),
         (HEAD + "2,1,1\n1,1,1\n", "csv:3: goes back from 2 ms"),
         (HEAD + "2,1,1\n2,1,1\n", "csv:3: repeats 2 ms"),
         (LIST + "2,1,1\n1,1,1\n", "csv:3: goes back from iteration 2"),
         (HEAD + "2,1,-1\n", "csv:2: delay_link1_ms must be a time of at least 0, or failed"),
+        (HEAD + "2,1,1_0\n", "csv:2: delay_link1_ms must be a time"),
+        (HEAD + "2,1,٣\n", "csv:2: delay_link1_ms must be a time"),
         (HEAD + "2,1,nan\n", "csv:2: delay_link1_ms must be a time"),
         (HEAD + "2,1,\n", "csv:2: delay_link1_ms must be a time"),
         (HEAD + "-2,1,1\n", "csv:2: time_ms must be a time of at least 0, not '-2'"),
@@ -133,6 +146,7 @@ HEAD, LIST = "time_ms,delay_link0_ms,delay_link1_ms\n", "iteration,slow_links,de
         (LIST + "1,,5\n", "csv:2: delay_ms must be empty where no link is listed, not '5'"),
         (LIST + "1,7,5\n", "csv:2: there is no link 7: links are 0 to 6"),
         (LIST + "9,,\n", "names no link: say how many there are"),
+        (HEAD + "0,,\n", "csv:2: is empty: it ends where it begins"),
         ("iteration,slow_links,delay_s\n1,1,5\n", "csv:1: "),
         ("1;2_3\n", "csv:1: does not have as many values as when;links;seconds"),
         ("1;2_4;1\n", "csv:1: '2_4' is not a link such as 2_3"),
@@ -198,7 +212,7 @@ def traces(draw: st.DrawFn) -> DelayTrace:
         [[draw(delay), draw(delay)] if apart else [draw(delay)] * 2 for _ in range(links)]
         for _ in times
     ]
-    end = draw(st.none() | points.map(float))
+    end = draw(st.none() | points.filter(bool).map(float))
     if (end is not None and times and end <= times[-1]) or (not times and end is None):
         times = []
         delays, end = [], end or 1.0

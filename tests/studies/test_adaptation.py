@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -138,6 +139,27 @@ def test_the_record_of_another_run_is_kept(tmp_path: Path, options: dict[str, ob
 
 
 @pytest.mark.parametrize(
+    "change",
+    [
+        {"forward_ms": 11.0},
+        {"fused_backward_ms": 19.0},
+        {"latency_ms": 1.0},
+        {"message_bytes": 5.0},
+        {"activation_limit": 7.0},
+        {"host_limit": 9.0},
+        {"released_by_b": 0.3},
+    ],
+)
+def test_a_record_is_of_one_scenario(tmp_path: Path, change: dict[str, float]) -> None:
+    file = tmp_path / "run.csv"
+    recorded(file)
+    with pytest.raises(FormatError, match="is the record of another run"):
+        adapt(SCENARIO.replaced(**change), TRACE, SYSTEMS, csv=file, jitter=0.05)
+    renamed = replace(SCENARIO, name="other")
+    adapt(renamed, TRACE, SYSTEMS, csv=file, jitter=0.05)
+
+
+@pytest.mark.parametrize(
     ("find", "put", "message"),
     [
         ("run,", "ran,", ":1: is no record of this run"),
@@ -206,3 +228,11 @@ def test_the_production_hour() -> None:
     trace = load_trace(ROOT / "traces/production_hour.csv", links=7)
     found = adapt(Scenario(stages=8, microbatches=24), trace, ["pipemorph"], jitter=0.05).outcomes
     assert found["pipemorph"].per_minute > 0.93 * found["oracle"].per_minute
+
+
+def test_a_failed_link_of_a_pipeline_in_chunks() -> None:
+    failed = DelayTrace([9000, 9500], [[np.inf, 0, 0], [0, 0, 0]], end=20_000)
+    with pytest.raises(ScenarioError, match=r"cuts stages into chunks: no trace with failed links"):
+        adapt(SCENARIO, failed, ["interleaved-1f1b"])
+    with pytest.raises(ScenarioError, match="for 2 links, the pipeline has 3"):
+        adapt(SCENARIO, DelayTrace([9], [[1, 2]]), ["interleaved-1f1b"])

@@ -14,9 +14,9 @@ from pipesim.adapt.series import WAYS, traced
 from pipesim.cli import parsing
 from pipesim.cli.options import Json, Quiet, parsed
 from pipesim.cli.output import Column, Outputs, progress, show, show_json, show_rows
+from pipesim.cli.tracing.reading import CountsBy, trace_in
 from pipesim.errors import ScenarioError
 from pipesim.files import write_csv
-from pipesim.formats.delay_trace import load_trace
 from pipesim.text import fixed, percent
 
 __all__ = ["detect"]
@@ -41,6 +41,7 @@ def detect(
             f"{', '.join(DETECTORS)} (default: all).",
         ),
     ] = ",".join(DETECTORS),
+    by: CountsBy = None,
     jitter: Annotated[
         str, Option(metavar="PART", help="Standard deviation of measured times, such as 5%.")
     ] = "5%",
@@ -83,7 +84,7 @@ def detect(
         raise ScenarioError("--iteration: an iteration takes longer than 0ms")
     ways = trace and list(
         traced(
-            load_trace(trace),
+            trace_in(trace, by),
             iteration_ms=iteration_ms,
             jitter=noise,
             seed=seed,

@@ -22,10 +22,11 @@ from pipesim.cli.options import (
     head,
     parsed,
 )
-from pipesim.cli.output import Column, Outputs, bar, show, show_json, show_rows, wrapped
+from pipesim.cli.output import Column, Outputs, bar, note, show, show_json, show_rows, wrapped
+from pipesim.cli.tracing.reading import CountsBy, trace_in
 from pipesim.cli.tracing.words import summary
 from pipesim.errors import FormatError, ScenarioError
-from pipesim.formats.delay_trace import line_of_change, load_trace
+from pipesim.formats.delay_trace import line_of
 from pipesim.scenario import Array
 from pipesim.studies.adaptation import ORACLE, Adaptation, NoBaselineError, adapt, ended
 from pipesim.studies.systems import DEFAULT_SYSTEMS, SYSTEMS, default_systems, system
@@ -59,6 +60,7 @@ def run(
             help=f"What tells slow links: {', '.join(DETECTORS)}.",
         ),
     ] = "ratio",
+    by: CountsBy = None,
     iterations: Annotated[
         int | None,
         Option(metavar="N", min=1, help="Stop after so many iterations (default: with the trace)."),
@@ -76,7 +78,7 @@ def run(
         Option(
             metavar="N",
             min=0,
-            help="Let the job run so many healthy iterations before the trace begins (default 0).",
+            help="Let the job run so many healthy iterations before the trace begins.",
         ),
     ] = 0,
     after: Annotated[
@@ -97,8 +99,8 @@ def run(
         Option(
             metavar="N[,M]",
             help="Let senders look at the delays before every Nth of their sends, and delegates "
-            "before every Mth, as injectors do: 64,8 in published experiments (default 1: real "
-            "links).",
+            "before every Mth, as injectors do: 64,8 in published experiments. Real links delay at "
+            "once: 1.",
         ),
     ] = "1",
     replan_every: Annotated[
@@ -145,13 +147,15 @@ def run(
     outputs = Outputs({"--csv": csv_file, "--plot": plot}, trace, scenario.scenario)
     cluster = where.cluster(messages.message_cost)
     what = scenario.build(cluster=cluster)
+    if scenario.injected_as != "occupancy":
+        raise ScenarioError("--injection: delays of a trace are spent on the sender (occupancy)")
     if what.occupancy_ms.any():
         raise ScenarioError("the trace says which links are slow: leave out --delay and --slow")
     names = None if systems is None else parsed("--systems", parsing.names, systems)
     chosen = [name for name in names or default_systems(what) if name != ORACLE]
     ways = [system(name).transport for name in chosen]
     messages.check_used([*ways, "nccl", "delegated"])  # the latter are the oracle's
-    told = load_trace(trace, links=what.stages - 1)
+    told = trace_in(trace, by, links=what.stages - 1)
     if duration is not None:
         if told.by == "iteration":
             raise ScenarioError("--duration is for traces over time: give --iterations")
@@ -192,8 +196,11 @@ def run(
                 progress=report,
             )
     except NoBaselineError as error:
-        line = line_of_change(trace, error.change)
-        raise FormatError(f"{error} (--lead)", file=str(trace), line=line) from None
+        raise FormatError(
+            f"{error} (--lead)", file=str(trace), line=line_of(trace, error.change)
+        ) from None
+    if told.end is None and iterations is None and not json:
+        note(f"{trace} has no end: run as far as its longest piece goes on", quiet=quiet)
     if plot:
         from pipesim.plot import save
         from pipesim.plot.pace import pace
@@ -245,6 +252,9 @@ def _show(result: Adaptation) -> None:
     best = max(range(len(ones) - 1), key=lambda i: ones[i].per_minute) if len(ones) > 1 else None
     show_rows(Column("system", titles, numeric=False), main, adaptation, bold=best)
     _show_levels(titles, ones)
+    if any(one.stalled for one in ones):
+        text = "A link fails for good: what waits for it never ends, while the trace goes on."
+        show("", wrapped(text, ""))
 
 
 def _show_levels(titles: list[str], ones: list[Outcome]) -> None:

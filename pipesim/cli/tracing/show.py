@@ -15,11 +15,11 @@ from pipesim.cli import parsing
 from pipesim.cli.options import Json, Quiet, parsed
 from pipesim.cli.output import Column, Outputs, note, show_json, show_rows
 from pipesim.cli.output import show as show_parts
+from pipesim.cli.tracing.reading import CountsBy, trace_in
 from pipesim.cli.tracing.words import delay_text, summary
 from pipesim.delays import By, DelayTrace
 from pipesim.errors import PipesimError, ScenarioError
 from pipesim.files import write_csv
-from pipesim.formats.delay_trace import load_trace
 from pipesim.text import fixed, milliseconds
 
 __all__ = ["show"]
@@ -40,6 +40,7 @@ def show(
             help="Number of links of the pipeline (default: as many as FILE names).",
         ),
     ] = None,
+    by: CountsBy = None,
     start: Annotated[
         str | None,
         Option("--from", metavar="TIME", help="Leave out what is before: a time or an iteration."),
@@ -69,7 +70,7 @@ def show(
     when;links;seconds as in the artifact of "Attack of the Bubbles".
     """
     outputs = Outputs({"--plot": plot, "--csv": csv_file}, file)
-    whole = load_trace(file, links=links)
+    whole = trace_in(file, by, links=links)
     trace, first = _window(whole, start, end, file)
     if whole.end is None and end is None and not json:
         note(f"{file} has no end: counted up to its last change", quiet=quiet)

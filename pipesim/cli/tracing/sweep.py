@@ -56,6 +56,8 @@ def sweep(
     """
     cluster = where.cluster(messages.message_cost)
     what = scenario.build(cluster=cluster)
+    if scenario.injected_as != "occupancy":
+        raise ScenarioError("--injection: delays are spent on the sender here (occupancy)")
     if what.occupancy_ms.any():
         raise ScenarioError("all links are slow here: leave out --delay and --slow")
     messages.check_used(["nccl", "delegated"])

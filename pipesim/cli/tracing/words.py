@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from pipesim.adapt.levels import Levels, changes, slow_levels, slowest_levels
 from pipesim.cli.output import wrapped
 from pipesim.delays import By, DelayTrace
@@ -58,5 +60,10 @@ def summary(trace: DelayTrace) -> list[str]:
 
 
 def _quantiles(levels: Levels) -> str:
-    middle, high = (delay_text(levels.quantile(part)) for part in (0.5, 0.99))
-    return f"median {middle} ms, P99 {high} ms"
+    middle, high = (_with_unit(levels.quantile(part)) for part in (0.5, 0.99))
+    return f"median {middle}, P99 {high}"
+
+
+def _with_unit(delay_ms: float) -> str:
+    text = delay_text(delay_ms)
+    return f"{text} ms" if math.isfinite(delay_ms) else text
