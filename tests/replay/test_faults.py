@@ -109,6 +109,7 @@ if os.environ.get("RANK") == "1":
 # -- silent ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_worker_that_never_answers(tmp_path: Path, transport: str) -> None:
     with started(tmp_path, transport, timeout=SILENCE) as run:
