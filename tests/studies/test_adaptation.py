@@ -197,12 +197,12 @@ def test_changes_come_at_the_rate_asked() -> None:
 
 def test_slow_changes_lose_less_than_fast_ones() -> None:
     small = Scenario(stages=3, microbatches=6)
-    found = replanning(small, [100.0, 6_000.0], [1, 4], duration_ms=12_000.0)
+    found = replanning(small, [100.0, 8_000.0], [1, 4], duration_ms=24_000.0)
     assert found.kept.shape == (2, 2)
     assert (found.kept[0] < found.kept[1]).all()
     assert (found.unplanned < found.kept.min(axis=1)).all()
     assert (found.kept <= 1.02).all()
-    dear = replanning(small, [100.0], duration_ms=12_000.0, costs=Costs(plan_ms=4_000))
+    dear = replanning(small, [100.0], duration_ms=24_000.0, costs=Costs(plan_ms=8_000))
     assert dear.kept[0, 0] < found.kept[0, 0]
 
 
