@@ -13,16 +13,16 @@ from pipesim.adapt.loop import Iteration, Job
 from pipesim.adapt.strategy import Strategy
 from pipesim.scenario import Array
 
-__all__ = ["LEVELS_MS", "Level", "Outcome"]
+__all__ = ["RANGES_MS", "Outcome", "Pace"]
 
-LEVELS_MS = (0.0, 10.0, 30.0, 60.0)
-"""Upper ends of the levels of the slowest link's delay; the last has none."""
+RANGES_MS = (0.0, 10.0, 30.0, 60.0)
+"""Upper ends of the ranges of the slowest link's delay; the last has none."""
 
 _MINUTE = 60_000.0
 
 
 @dataclass(frozen=True)
-class Level:
+class Pace:
     """The iterations that started while the slowest link's delay was in a range.
 
     Attributes
@@ -102,13 +102,13 @@ class Outcome:
         return sum(one.swapped for one in self.iterations)
 
     @cached_property
-    def levels(self) -> tuple[Level, ...]:
-        """Time and pace at each level of the slowest link's delay."""
+    def paces(self) -> tuple[Pace, ...]:
+        """Time and pace in each range of the slowest link's delay."""
         slowest = np.array(
             [max(map(max, self._delays(one)), default=0.0) for one in self.iterations]
         )
-        ends = (*LEVELS_MS, np.inf)
-        which = np.searchsorted(LEVELS_MS, slowest)
+        ends = (*RANGES_MS, np.inf)
+        which = np.searchsorted(RANGES_MS, slowest)
         found = []
         for level, upto_ms in enumerate(ends):
             times_ms = self.duration_ms[which == level] if len(which) else self.duration_ms
@@ -116,7 +116,7 @@ class Outcome:
             pace = len(times_ms) / spent_ms * _MINUTE if spent_ms else float("nan")
             total_ms = float(self.duration_ms.sum())
             share = spent_ms / total_ms if total_ms else 0.0
-            found.append(Level(ends[max(level - 1, 0)], upto_ms, share, pace))
+            found.append(Pace(ends[max(level - 1, 0)], upto_ms, share, pace))
         return tuple(found)
 
     def _delays(self, one: Iteration) -> tuple[tuple[float, float], ...]:

@@ -110,12 +110,12 @@ class Adaptation:
             else None,
             "levels": [
                 {
-                    "above_ms": level.above_ms,
-                    "upto_ms": level.upto_ms if np.isfinite(level.upto_ms) else None,
-                    "share_of_time": level.share,
-                    "iterations_per_minute": level.per_minute if level.share else None,
+                    "above_ms": pace.above_ms,
+                    "upto_ms": pace.upto_ms if np.isfinite(pace.upto_ms) else None,
+                    "share_of_time": pace.share,
+                    "iterations_per_minute": pace.per_minute if pace.share else None,
                 }
-                for level in one.levels
+                for pace in one.paces
             ],
             "costs_s": {what: cost / 1000 for what, cost in one.costs_ms.items()},
             "peak_activations": micro_batches(one.peak_activations).tolist(),

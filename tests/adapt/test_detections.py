@@ -76,10 +76,10 @@ def test_onsets_count_by_iteration_too() -> None:
 def test_levels_of_the_slowest_link() -> None:
     trace = DelayTrace([200, 400, 600], [[5], [40], [90]], end=1000)
     outcome = Outcome(Job(SCENARIO, trace), STRATEGY, False, job("." * 10, "." * 10))
-    shares = [(level.above_ms, level.upto_ms, level.share) for level in outcome.levels]
+    shares = [(pace.above_ms, pace.upto_ms, pace.share) for pace in outcome.paces]
     assert shares == [(0, 0, 0.2), (0, 10, 0.2), (10, 30, 0.0), (30, 60, 0.2), (60, np.inf, 0.4)]
-    assert outcome.levels[0].per_minute == pytest.approx(600)
-    assert np.isnan(outcome.levels[2].per_minute)
+    assert outcome.paces[0].per_minute == pytest.approx(600)
+    assert np.isnan(outcome.paces[2].per_minute)
 
 
 def test_pace_and_memory() -> None:

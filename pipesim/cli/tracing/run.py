@@ -259,12 +259,12 @@ def _show(result: Adaptation) -> None:
 
 def _show_levels(titles: list[str], ones: list[Outcome]) -> None:
     """Show each system's pace at each level that the slowest link had."""
-    shown = [k for k in range(len(ones[0].levels)) if any(one.levels[k].share for one in ones)]
+    shown = [k for k in range(len(ones[0].paces)) if any(one.paces[k].share for one in ones)]
     if len(shown) < 2:
         return
-    levels = ones[-1].levels
-    names = [_level(levels[k].above_ms, levels[k].upto_ms) for k in shown]
-    shares = [fixed(100 * levels[k].share, 1) for k in shown]
+    paces = ones[-1].paces
+    names = [_level(paces[k].above_ms, paces[k].upto_ms) for k in shown]
+    shares = [fixed(100 * paces[k].share, 1) for k in shown]
     columns = [
         Column(f"{title}\nper minute", [_pace(one, k) for k in shown])
         for title, one in zip(titles, ones, strict=True)
@@ -295,7 +295,7 @@ def _level(above_ms: float, upto_ms: float) -> str:
 
 
 def _pace(one: Outcome, level: int) -> str:
-    pace = one.levels[level].per_minute
+    pace = one.paces[level].per_minute
     return "–" if math.isnan(pace) else fixed(pace, 1)
 
 
