@@ -9,7 +9,6 @@ from typing import Annotated, Any
 from typer import Option
 
 from pipesim.cli import parsing
-from pipesim.cli.comparing import compare_ranks
 from pipesim.cli.options import (
     Chunks,
     DataParallelOptions,
@@ -125,6 +124,8 @@ def compare(
         for option, value in {**unused, "--plot": plot, "--trace": trace}.items():
             if value:
                 raise ScenarioError(f"{option} is not for --dp")
+        from pipesim.cli.comparing import compare_ranks  # and with it placements
+
         compare_ranks(
             scenario, parallel, cluster, names, told, json=json, csv_file=csv_file, quiet=quiet
         )

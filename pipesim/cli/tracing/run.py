@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from pipesim.adapt.costs import Costs
 from pipesim.adapt.detectors import DETECTORS
-from pipesim.adapt.outcome import Outcome
 from pipesim.cli import parsing
 from pipesim.cli.options import (
     Json,
@@ -28,9 +26,12 @@ from pipesim.cli.tracing.words import summary
 from pipesim.errors import FormatError, ScenarioError
 from pipesim.formats.delay_trace import line_of
 from pipesim.scenario import Array
-from pipesim.studies.adaptation import ORACLE, Adaptation, NoBaselineError, adapt, ended
 from pipesim.studies.systems import DEFAULT_SYSTEMS, SYSTEMS, default_systems, system
 from pipesim.text import fixed, milliseconds, percent, plain
+
+if TYPE_CHECKING:
+    from pipesim.adapt.outcome import Outcome
+    from pipesim.studies.adaptation import Adaptation
 
 __all__ = ["run"]
 
@@ -144,6 +145,9 @@ def run(
     delegated at links that are taken as slow, and nowhere else. The oracle knows the delays when an
     iteration starts, and adapts at once and for nothing.
     """
+    from pipesim.adapt.costs import Costs  # and with them planners
+    from pipesim.studies.adaptation import ORACLE, NoBaselineError, adapt, ended
+
     outputs = Outputs({"--csv": csv_file, "--plot": plot}, trace, scenario.scenario)
     cluster = where.cluster(messages.message_cost)
     what = scenario.build(cluster=cluster)

@@ -19,7 +19,6 @@ from pipesim.cli.options import (
 )
 from pipesim.cli.output import Column, bar, show, show_json, show_rows
 from pipesim.errors import ScenarioError
-from pipesim.studies.replanning import replanning
 from pipesim.text import fixed, milliseconds
 
 __all__ = ["sweep"]
@@ -54,6 +53,8 @@ def sweep(
     to the next it is 2/3 to 4/3 of the time given; then some links get other delays, as in the
     published dynamic experiments. The gap is to an oracle that knows the delays of each iteration.
     """
+    from pipesim.studies.replanning import replanning  # and with it planners
+
     cluster = where.cluster(messages.message_cost)
     what = scenario.build(cluster=cluster)
     if scenario.injected_as != "occupancy":
