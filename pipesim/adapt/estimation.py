@@ -42,7 +42,7 @@ class Estimator:
         for both, times_ms in zip(self._detectors, measured_ms.tolist(), strict=True):
             for detector, time_ms in zip(both, times_ms, strict=True):
                 detector.update(time_ms)
-        delays = [[one.delay_ms if one.slow else 0.0 for one in both] for both in self._detectors]
+        delays = [[one.delay_ms for one in both] for both in self._detectors]
         return np.round(np.array(delays, dtype=np.float64).reshape(-1, 2), 1)
 
 

@@ -1,9 +1,9 @@
 """Delay traces like those of production clusters: links that are slow in bursts.
 
 At first all links are healthy, so that a job has seen them so. From then on each link is a
-Markov-modulated process. It alternates between calm, without delay, and bursts;
-both last for exponential times. A burst has a severity, about which its delay jumps now and then,
-so that delays are lognormal. Links are independent, and often several are slow at once.
+Markov-modulated process. It alternates between calm, without delay, and bursts; both last for
+exponential times. A burst has a severity, about which its delay jumps now and then, so that delays
+are lognormal. Links are independent, and often several are slow at once.
 
 The trace as a whole is then made to have given quantiles. The delay of the *slowest* link at each
 moment, over all the time, has exactly this median and this 99th percentile: logarithms of delays

@@ -8,7 +8,7 @@ from functools import partial
 from types import MappingProxyType
 
 import numpy as np
-from numpy.random import Generator, default_rng
+from numpy.random import default_rng
 
 from pipesim.adapt.detectors.decision import over
 from pipesim.delays import DelayTrace
@@ -117,7 +117,7 @@ def synthetic(
     if case == "no base":
         base = np.zeros(len(base))
     for _ in range(trials):
-        measured = (base + delay) * _noise(random, len(delay), jitter)
+        measured = (base + delay) * random.lognormal(0.0, jitter, len(delay))
         if case == "outliers":
             measured[random.random(len(delay)) < _OUTLIERS] *= _OUTLIER
         yield Series(measured, delay)
@@ -154,7 +154,7 @@ def traced(
     for link in range(trace.links):
         for way in range(2):
             delay = delays[:, link, way]
-            measured = (base_ms + delay) * _noise(random, len(delay), jitter)
+            measured = (base_ms + delay) * random.lognormal(0.0, jitter, len(delay))
             yield Series(np.where(np.isfinite(delay), measured, np.nan), delay)
 
 
@@ -171,7 +171,3 @@ def _recovered(trace: DelayTrace) -> tuple[Array, Array]:
         until[level] = np.where(failed, following, 0.0)
         delay_ms[level] = np.where(failed, delay_ms[level + 1], delay_ms[level])
     return delay_ms, until
-
-
-def _noise(random: Generator, count: int, jitter: float) -> Array:
-    return np.exp(jitter * random.standard_normal(count))

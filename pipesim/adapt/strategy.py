@@ -169,10 +169,8 @@ class Planning:
         return made
 
     def _delegating(self, delay_ms: Array, delegated: Delegated) -> Prepared:
-        told, over = (
-            self.scenario.replaced(occupancy_ms=delay_ms),
-            replace(delegated, only_slow=True),
-        )
+        told = self.scenario.replaced(occupancy_ms=delay_ms)
+        over = replace(delegated, only_slow=True)
         schedule = plan(told, self.strategy.planner, over=over)
         runs, cost_ms = self._runs(schedule, told, over), 0.0
         if (free := _free(over)) != over:

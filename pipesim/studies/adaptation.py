@@ -32,7 +32,6 @@ __all__ = ["ORACLE", "Adaptation", "NoBaselineError", "adapt", "ended", "oracle"
 ORACLE = "oracle"
 """The system that knows the delays, besides those that were asked for."""
 
-
 _ALONE: dict[By, float] = {"time": 60_000.0, "iteration": 100.0}
 """How long a trace lasts that does not say."""
 
@@ -224,8 +223,10 @@ def adapt(
         for one in chosen
     }
     makes = detector_from(detector)
+    adapts = {}
     for one in chosen:
         planning = Planning(jobs[one.name].scenario, one)
+        adapts[one.name] = planning.adapts
         if one.knows == "measurements" and planning.adapts:
             _check_baseline(jobs[one.name], planning, makes)
     links = {name: job.trace.links for name, job in jobs.items()}
@@ -248,8 +249,7 @@ def adapt(
                 if record:
                     record.write(one.name, iteration)
                 progress(one.title, _part(job, iteration))
-            adapts = Planning(job.scenario, one).adapts
-            outcomes[one.name] = Outcome(job, one, adapts, tuple(done))
+            outcomes[one.name] = Outcome(job, one, adapts[one.name], tuple(done))
     return Adaptation(trace, outcomes)
 
 
@@ -320,10 +320,8 @@ def _fingerprint(
     """What tells this run from others: a hash of all that its result depends on."""
     told = {one.name: [repr(one), _values(jobs[one.name].scenario)] for one in strategies}
     first = next(iter(jobs.values()))
-    numbers = {
-        name: getattr(first, name)
-        for name in ("jitter", "seed", "every", "delegates_every", "after_ms", "lead", "most")
-    }
+    names = [one.name for one in fields(first) if one.name not in ("scenario", "trace")]
+    numbers = {name: getattr(first, name) for name in names}
     trace = first.trace
     whole = [
         told,

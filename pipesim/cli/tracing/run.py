@@ -209,7 +209,7 @@ def run(
         from pipesim.plot import save
         from pipesim.plot.pace import pace
 
-        save(pace(result, title=f"{what.name or trace.stem}"), plot)
+        save(pace(result, title=what.name or trace.stem), plot)
     if json:
         show_json(result.as_dict() | {"scenario": what.summary(), "detector": detector})
     else:

@@ -36,9 +36,9 @@ def delay_text(delay_ms: float, digits: int = 1) -> str:
     >>> delay_text(13.04), delay_text(float("inf")), delay_text(float("nan"))
     ('13', 'failed', '–')
     """
-    if delay_ms != delay_ms:
+    if math.isnan(delay_ms):
         return "–"
-    return "failed" if delay_ms == float("inf") else plain(delay_ms, digits)
+    return "failed" if math.isinf(delay_ms) else plain(delay_ms, digits)
 
 
 def summary(trace: DelayTrace) -> list[str]:
