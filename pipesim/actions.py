@@ -1,7 +1,7 @@
 """What a device does, one action after the other: operators, and what stands between them.
 
 The text of an action is PyTorch's (``torch.distributed.pipelining``), with our letters for
-operators.
+operators. It has no word for a :class:`Batch`, which is ours.
 """
 
 from __future__ import annotations
@@ -13,13 +13,24 @@ from typing import Literal, NamedTuple, TypeAlias, cast
 from pipesim.errors import ScheduleError
 from pipesim.scenario import KINDS, Kind
 
-__all__ = ["Action", "End", "Op", "Overlap", "Upkeep", "operators_of", "parse_action"]
+__all__ = [
+    "Action",
+    "Batch",
+    "End",
+    "Op",
+    "Overlap",
+    "Upkeep",
+    "ends_of",
+    "operators_of",
+    "parse_action",
+]
 
 _NUMBER = "(0|[1-9][0-9]{0,8})"
 _OP = re.compile(f"{_NUMBER}(F|BW|B|W){_NUMBER}")
 _END = re.compile(f"{_NUMBER}(SEND|RECV)_(F|B){_NUMBER}")
 _UPKEEP = re.compile(f"{_NUMBER}(UNSHARD|RESHARD|REDUCE_GRAD)")
 _OVERLAP = re.compile(r"\(([^()]+)\)OVERLAP_F_B")
+_BATCH = re.compile(r"\(([^()]+)\)BATCH")
 
 
 class Op(NamedTuple):
@@ -96,6 +107,23 @@ class End(NamedTuple):
         return f"{self.stage}{self.way}_{self.result}{self.microbatch}"
 
 
+class Batch(NamedTuple):
+    """Sends and receives launched together, as ``torch.distributed.batch_isend_irecv`` does.
+
+    Where kernels queue up they are one, which ends when all of its messages have passed.
+
+    Examples
+    --------
+    >>> str(Batch((End("SEND", "F", 0, 1), End("RECV", "B", 0, 0))))
+    '(0SEND_F1;0RECV_B0)BATCH'
+    """
+
+    ends: tuple[End, ...]
+
+    def __str__(self) -> str:
+        return f"({';'.join(map(str, self.ends))})BATCH"
+
+
 class Upkeep(NamedTuple):
     """What PyTorch does to the parameters of a stage; it takes no time here.
 
@@ -127,7 +155,7 @@ class Overlap(NamedTuple):
         return f"({';'.join(map(str, self.ops))})OVERLAP_F_B"
 
 
-Action: TypeAlias = Op | End | Upkeep | Overlap
+Action: TypeAlias = Op | End | Batch | Upkeep | Overlap
 
 
 def operators_of(actions: Iterable[Action]) -> Iterator[Op]:
@@ -139,23 +167,42 @@ def operators_of(actions: Iterable[Action]) -> Iterator[Op]:
             yield from action.ops
 
 
+def ends_of(actions: Iterable[Action]) -> Iterator[End]:
+    """Yield the sends and receives among actions, those of batches too, in their order."""
+    for action in actions:
+        if isinstance(action, End):
+            yield action
+        elif isinstance(action, Batch):
+            yield from action.ends
+
+
 def parse_action(text: str) -> Action:
     """Read the text form of an action; anything else is a :class:`ScheduleError`.
 
     Examples
     --------
-    >>> [type(parse_action(text)).__name__ for text in ("0BW1", "0SEND_F1", "(0F1;1B0)OVERLAP_F_B")]
-    ['Op', 'End', 'Overlap']
+    >>> texts = "0BW1", "0SEND_F1", "(0F1;1B0)OVERLAP_F_B", "(0SEND_F1;0RECV_B0)BATCH"
+    >>> [type(parse_action(text)).__name__ for text in texts]
+    ['Op', 'End', 'Overlap', 'Batch']
     """
     if match := _OP.fullmatch(text):
         return Op(cast(Kind, match[2]), int(match[1]), int(match[3]))
-    if match := _END.fullmatch(text):
-        return End(match[2], match[3], int(match[1]), int(match[4]))  # type: ignore[arg-type]
+    if _END.fullmatch(text):
+        return _end(text)
     if match := _UPKEEP.fullmatch(text):
         return Upkeep(match[2], int(match[1]))  # type: ignore[arg-type]
     if match := _OVERLAP.fullmatch(text):
         return Overlap(tuple(map(Op.parse, match[1].split(";"))))
+    if match := _BATCH.fullmatch(text):
+        return Batch(tuple(map(_end, match[1].split(";"))))
     raise ScheduleError(
         f"{text[:40]!r} is not an operator, such as 0F0, 1B2, 1W2 or 3BW1, nor another action, "
-        "such as 0SEND_F1, 1RECV_B0 or (0F1;1BW0)OVERLAP_F_B"
+        "such as 0SEND_F1, 1RECV_B0, (0SEND_F1;0RECV_B0)BATCH or (0F1;1BW0)OVERLAP_F_B"
     )
+
+
+def _end(text: str) -> End:
+    match = _END.fullmatch(text)
+    if match is None:
+        raise ScheduleError(f"{text[:40]!r} is not a send or receive, such as 0SEND_F1 or 1RECV_B0")
+    return End(match[2], match[3], int(match[1]), int(match[4]))  # type: ignore[arg-type]

@@ -15,11 +15,11 @@ from collections.abc import Container, Iterable, Sequence
 from itertools import product
 from typing import Literal, TypeAlias
 
-from pipesim.actions import Action, End, Op, Overlap, operators_of
+from pipesim.actions import Action, Batch, End, Op, Overlap, ends_of, operators_of
 from pipesim.errors import ScheduleError
 from pipesim.text import counted
 
-__all__ = ["check_actions", "sending_of"]
+__all__ = ["check_actions", "sending_of", "unbatched"]
 
 Rows: TypeAlias = Sequence[Sequence[Action]]
 
@@ -61,7 +61,7 @@ def check_actions(
                 f"the actions of device {device} hold other operators than its order", device
             )
         _check_row(device, row, placement, microbatches)
-    if any(isinstance(action, End) for row in rows for action in row):
+    if any(map(any, map(ends_of, rows))):
         _check_complete(rows, placement, microbatches)
         _check_same_order(rows, placement)
     _check_progress(rows, placement)
@@ -98,28 +98,29 @@ def _check_row(
         if isinstance(action, Op | Overlap):
             computed.update(end for op in operators_of([action]) for end in _ends(op))
             continue
-        if action.stage not in range(len(placement)) or placement[action.stage] != device:
-            raise ScheduleError(
-                f"{action}: stage {action.stage} is not on device {device}", device, action
-            )
-        if not isinstance(action, End):
-            continue
-        why = ""
-        if not (_crosses(action, placement) and action.microbatch < microbatches):
-            why = "is not a message between devices here"
-        elif action in seen:
-            why = "comes twice"
-        elif action.sends and action not in computed:
-            why = f"stands before the {_OPERATOR[action.result]} whose result it sends"
-        elif not action.sends and action in computed:
-            why = f"stands behind the {_OPERATOR[action.result]} that needs it"
-        if why:
-            raise ScheduleError(f"{action} {why}", device, action)
-        seen.add(action)
+        for part in action.ends if isinstance(action, Batch) else [action]:
+            if part.stage not in range(len(placement)) or placement[part.stage] != device:
+                raise ScheduleError(
+                    f"{part}: stage {part.stage} is not on device {device}", device, action
+                )
+            if not isinstance(part, End):
+                continue
+            why = ""
+            if not (_crosses(part, placement) and part.microbatch < microbatches):
+                why = "is not a message between devices here"
+            elif part in seen:
+                why = "comes twice"
+            elif part.sends and part not in computed:
+                why = f"stands before the {_OPERATOR[part.result]} whose result it sends"
+            elif not part.sends and part in computed:
+                why = f"stands behind the {_OPERATOR[part.result]} that needs it"
+            if why:
+                raise ScheduleError(f"{part} {why}", device, action)
+            seen.add(part)
 
 
 def _check_complete(rows: Rows, placement: Sequence[int], microbatches: int) -> None:
-    there = {action for row in rows for action in row if isinstance(action, End)}
+    there = {end for row in rows for end in ends_of(row)}
     for stage, device in enumerate(placement):
         for way, result, m in product(_WAYS, _OPERATOR, range(microbatches)):
             end = End(way, result, stage, m)
@@ -131,13 +132,12 @@ def _check_same_order(rows: Rows, placement: Sequence[int]) -> None:
     sent: dict[tuple[int, int], list[End]] = defaultdict(list)
     received: dict[tuple[int, int], list[End]] = defaultdict(list)
     for device, row in enumerate(rows):
-        for action in row:
-            if isinstance(action, End):
-                peer = placement[action.other.stage]
-                if action.sends:
-                    sent[device, peer].append(action)
-                else:
-                    received[peer, device].append(action)
+        for end in ends_of(row):
+            peer = placement[end.other.stage]
+            if end.sends:
+                sent[device, peer].append(end)
+            else:
+                received[peer, device].append(end)
     for (sender, receiver), ends in received.items():
         for end, first in zip(ends, sent[sender, receiver], strict=True):
             if end.other != first:
@@ -155,7 +155,7 @@ def _check_progress(rows: Rows, placement: Sequence[int]) -> None:
     Where messages have no place of their own, they are sent right after their operator or the
     overlap that it is part of.
     """
-    explicit = any(isinstance(action, End) for row in rows for action in row)
+    explicit = any(map(any, map(ends_of, rows)))
     arrived: set[End] = set()
     waiting: dict[End, int] = {}
     heads = [0] * len(rows)
@@ -170,7 +170,7 @@ def _check_progress(rows: Rows, placement: Sequence[int]) -> None:
                 break
             heads[device] += 1
             if explicit:
-                left = [action] if isinstance(action, End) else []
+                left = [*ends_of([action])]
             else:
                 left = [end for op in operators_of([action]) for end in _ends(op)]
             for end in left:
@@ -201,3 +201,56 @@ def _missing(action: Action, placement: Sequence[int], arrived: Container[End]) 
             if not end.sends and end not in arrived and _crosses(end, placement):
                 return end
     return None
+
+
+# -- batches, one end after the other ------------------------------------------------------
+
+
+def unbatched(rows: Rows, placement: Sequence[int]) -> list[list[Action]]:
+    """Return the actions with each end of a batch on its own, for those who know no batches.
+
+    The ends of a batch come in the order in which they would meet their other ends if each
+    device ran one batch after the other. So they hang nobody, even where each is a kernel of its
+    own that waits for its other end, unless the batches do.
+
+    Examples
+    --------
+    Each device would send first here, and wait for the other to receive.
+
+    >>> from pipesim.actions import parse_action
+    >>> rows = "(0SEND_F1;0RECV_B0)BATCH", "(1SEND_B0;1RECV_F1)BATCH"
+    >>> parts = unbatched([[parse_action(text)] for text in rows], [0, 1])
+    >>> [" ".join(map(str, row)) for row in parts]
+    ['0SEND_F1 0RECV_B0', '1RECV_F1 1SEND_B0']
+    """
+    result: list[list[list[Action]]] = [[] for _ in rows]
+    batches: list[list[Action]] = [[] for _ in rows]  # the last of each device, as far as it met
+    unmet: list[list[End]] = [[] for _ in rows]
+    arrived: set[End] = set()
+    heads = [0] * len(rows)
+    progress = True
+    while progress:
+        progress = False
+        for device, row in enumerate(rows):
+            for action in row[heads[device] :]:
+                ends = [*ends_of([action])]
+                if unmet[device] if ends else _missing(action, placement, arrived):
+                    break
+                result[device].append([] if ends else [action])
+                if ends:
+                    unmet[device], batches[device] = ends, result[device][-1]
+                heads[device] += 1
+                progress = True
+            for end in [*unmet[device]]:
+                peer = placement[end.other.stage]
+                if end.other in unmet[peer]:
+                    arrived |= {end, end.other}
+                    for there, own in ((device, end), (peer, end.other)):
+                        unmet[there].remove(own)
+                        batches[there].append(own)
+                    progress = True
+    for device, row in enumerate(rows):
+        batches[device] += unmet[device]
+        rest = row[heads[device] :]
+        result[device] += [[*ends_of([action])] or [action] for action in rest]
+    return [[action for part in parts for action in part] for parts in result]

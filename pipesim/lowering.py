@@ -20,12 +20,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from pipesim.actions import Action, End, operators_of
+from pipesim.actions import Action, ends_of, operators_of
+from pipesim.communication import unbatched
 from pipesim.program import Compute, Group, Instruction, Message, Post, Program
 from pipesim.scenario import KINDS, Scenario
 from pipesim.schedule import Schedule
@@ -52,8 +52,8 @@ def lower(schedule: Schedule, scenario: Scenario, transport: Transport) -> Progr
     which links are slow.
 
     A schedule's own order of sends and receives is kept where kernels queue up: each is a kernel
-    of its own under ``nccl``, never fused, as PyTorch launches them; and one that blocks under
-    ``exchange``. Over the other transports, and for messages that ``only_slow`` delegates, a
+    of its own under ``nccl``, as PyTorch launches them, and one that blocks under ``exchange``.
+    Those of a batch are one kernel, but over ``Nccl(fused=False)``. Over the other transports, and for messages that ``only_slow`` delegates, a
     message leaves right after its operator, and none waits for another.
 
     Raises
@@ -63,11 +63,14 @@ def lower(schedule: Schedule, scenario: Scenario, transport: Transport) -> Progr
     """
     schedule.check_fits(scenario)
     messages = _Messages(schedule)
-    own = _own_gaps(messages) if schedule.communicates and transport.queues else None
+    own = schedule.communicates and transport.queues
     match transport:
         case Nccl():
-            kept = replace(transport, fused=transport.fused and not own)
-            instructions = _queued(messages, own or _ahead(messages, scenario), kept)
+            if own:
+                batches = _own_batches(messages, fused=transport.fused)
+            else:
+                batches = _launched(messages, _ahead(messages, scenario), fused=transport.fused)
+            instructions = _queued(messages, batches, transport.p2p_streams)
         case Delegated(only_slow=True):
             slow = scenario.delay_ms > 0
             posted = {
@@ -75,11 +78,13 @@ def lower(schedule: Schedule, scenario: Scenario, transport: Transport) -> Progr
                 for sender, message in messages.sent.items()
                 if slow[message.link, message.direction]
             }
-            gaps = own or _ahead(messages, scenario, posted)
-            instructions = _queued(messages, gaps, Nccl(fused=not own), posted)
+            if own:
+                batches = _own_batches(messages, posted)
+            else:
+                batches = _launched(messages, _ahead(messages, scenario, posted))
+            instructions = _queued(messages, batches, posted=posted)
         case Exchange() if own:
-            batches = [[[[message] for message in run] for run in gaps] for gaps in own]
-            instructions = _blocking(messages, batches)
+            instructions = _blocking(messages, _own_batches(messages))
         case Exchange():
             instructions = _blocking(messages, _exchanged(messages, scenario))
         case _:
@@ -105,6 +110,8 @@ def read_by_lowering(scenario: Scenario, transport: Transport) -> Hashable:
 Instructions: TypeAlias = tuple[tuple[Instruction, ...], ...]
 Gaps: TypeAlias = list[list[list[int]]]
 """For each device the messages before each operator, and after the last."""
+Batches: TypeAlias = list[list[list[list[int]]]]
+"""The same, by the kernels that they share."""
 
 
 class _Messages:
@@ -167,19 +174,24 @@ def _posted(messages: _Messages) -> Instructions:
     return tuple(tuple(device(own)) for own in messages.devices)
 
 
-def _own_gaps(messages: _Messages) -> Gaps:
-    """The messages where the schedule itself sends and receives them."""
+def _own_batches(
+    messages: _Messages, posted: Collection[int] = (), *, fused: bool = True
+) -> Batches:
+    """The messages but the posted where the schedule itself sends and receives them."""
     sender = {message.sending: place for place, message in messages.sent.items()}
+    rows = messages.schedule.actions or ()
 
-    def device(actions: Iterable[Action]) -> list[list[int]]:
-        gaps: list[list[int]] = [[]]
+    def device(actions: Iterable[Action]) -> list[list[list[int]]]:
+        gaps: list[list[list[int]]] = [[]]
         for action in actions:
-            if isinstance(action, End):
-                gaps[-1].append(sender[action if action.sends else action.other])
+            batch = [sender[end if end.sends else end.other] for end in ends_of([action])]
+            kept = [message for message in batch if message not in posted]
+            if kept:
+                gaps[-1].append(kept)
             gaps += [[] for _ in operators_of([action])]
         return gaps
 
-    return [device(actions) for actions in messages.schedule.actions or ()]
+    return [device(row) for row in (rows if fused else unbatched(rows, messages.schedule.placement))]
 
 
 # -- NCCL: one queue, ordered by expected completion ---------------------------------------
@@ -254,31 +266,43 @@ def _ahead(messages: _Messages, scenario: Scenario, posted: Collection[int] = ()
     return _in_order(messages, order, lambda device, m: bisect_left(ends[device], expected.end[m]))
 
 
+def _launched(messages: _Messages, gaps: Gaps, *, fused: bool = True) -> Batches:
+    """The kernels of messages in gaps: groups up to the next compute, or one for each message."""
+
+    def batches(run: list[int], consumed: int | None) -> list[list[int]]:
+        return _split_after(run, consumed) if fused else [[message] for message in run]
+
+    return [
+        [batches(run, messages.received.get(op)) for op, run in zip((*own, -1), runs, strict=True)]
+        for own, runs in zip(messages.devices, gaps, strict=True)
+    ]
+
+
 def _queued(
-    messages: _Messages, gaps: Gaps, nccl: Nccl, posted: Collection[int] = ()
+    messages: _Messages,
+    batches: Batches,
+    p2p_streams: Literal["device", "peer", "direction"] = "device",
+    posted: Collection[int] = (),
 ) -> Instructions:
-    """Queue kernels as their messages stand; those in ``posted`` stay out of the queue."""
+    """Queue kernels, one for each batch and stream; messages in ``posted`` stay out of the queue."""
 
     def stream(sender: int, device: int) -> Hashable:
         own, other = messages.ends[sender]
         sends = own == device
         peer = other if sends else own
-        return {"device": 0, "peer": peer, "direction": (peer, sends)}[nccl.p2p_streams]
+        return {"device": 0, "peer": peer, "direction": (peer, sends)}[p2p_streams]
 
-    def kernels(device: int, run: list[int], consumed: int | None) -> Iterator[Instruction]:
-        batches = _split_after(run, consumed) if nccl.fused else [[sender] for sender in run]
-        for batch in batches:
-            streams: dict[Hashable, list[int]] = {}
-            for sender in batch:
-                streams.setdefault(stream(sender, device), []).append(sender)
-            for key, fused in streams.items():
-                yield messages.group(device, fused, stream=key)
+    def kernels(device: int, batch: list[int]) -> Iterator[Instruction]:
+        streams: dict[Hashable, list[int]] = {}
+        for sender in batch:
+            streams.setdefault(stream(sender, device), []).append(sender)
+        for key, fused in streams.items():
+            yield messages.group(device, fused, stream=key)
 
     def instructions(device: int, own: range) -> Iterator[Instruction]:
-        for op, gap in zip((*own, None), gaps[device], strict=True):
-            run = [sender for sender in gap if sender not in posted]
-            if run:
-                yield from kernels(device, run, None if op is None else messages.received.get(op))
+        for op, before in zip((*own, None), batches[device], strict=True):
+            for batch in before:
+                yield from kernels(device, batch)
             if op is not None:
                 yield messages.compute(op)
                 if op in posted:
@@ -296,10 +320,6 @@ def _split_after(run: list[int], consumed: int | None) -> list[list[int]]:
 
 
 # -- exchange: Megatron's blocking batches -------------------------------------------------
-
-Batches: TypeAlias = list[list[list[list[int]]]]
-"""For each device the batches of messages before each operator, and after the last."""
-
 
 def _exchanged(messages: _Messages, scenario: Scenario) -> Batches:
     """The batches of Megatron, where they meet their other ends."""

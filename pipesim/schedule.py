@@ -14,7 +14,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from pipesim.actions import Action, End, Op, operators_of
+from pipesim.actions import Action, Op, ends_of, operators_of
 from pipesim.communication import check_actions
 from pipesim.errors import ScheduleError
 from pipesim.scenario import KINDS, Scenario
@@ -92,7 +92,8 @@ class Schedule:
         What the planner took for granted.
     actions : sequence of sequence of Action, shape [D][…], optional
         For each device, all that it does in order: its operators, and between them where
-        messages are sent and received (all of them or none), overlaps, and upkeep of stages.
+        messages are sent and received (all of them or none), alone or in batches, overlaps, and
+        upkeep of stages.
         None, also where there are only operators: whoever runs the plan chooses.
 
     Raises
@@ -169,7 +170,7 @@ class Schedule:
     @cached_property
     def communicates(self) -> bool:
         """Whether it says itself where each message is sent and received."""
-        return any(isinstance(action, End) for row in self.actions or () for action in row)
+        return any(map(any, map(ends_of, self.actions or ())))
 
     @property
     def uses_hosts(self) -> bool:

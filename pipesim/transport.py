@@ -120,8 +120,8 @@ class Nccl(_Wired):
         Which communication kernels share a stream: all of a device; those with one
         neighbour; those that send to, or receive from, one neighbour.
     fused : bool
-        Whether neighbouring communication instructions become one group kernel; those in a
-        schedule's own order never do.
+        Whether neighbouring communication instructions become one group kernel; in a schedule's
+        own order its batches alone do.
     base_ms, bytes_per_ms : float
         A transfer takes ``base_ms + bytes / bytes_per_ms``.
     eager_bytes : float
@@ -162,7 +162,7 @@ class Exchange(_Wired):
     Megatron runs no orders but those of 1F1B, GPipe and interleaved 1F1B this way, and others may
     deadlock when paired like this. They get blocking batches in the order of expected completion
     instead: feasible, but usually slow. In a schedule's own order of sends and receives each
-    blocks.
+    batch blocks, and each message that is in none.
     """
 
     name: ClassVar[str] = "exchange"

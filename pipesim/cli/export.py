@@ -9,7 +9,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from pipesim.actions import End, Upkeep
+from pipesim.actions import Upkeep, ends_of
 from pipesim.cli.options import Chunks, Quiet, ScenarioOptions, TransportOptions, plan_from
 from pipesim.cli.output import Outputs, note, progress
 from pipesim.engine import simulate
@@ -60,8 +60,9 @@ FORMATS = (*OF_A_RUN, *OF_THE_PLAN)
 
 def _left_out(schedule: Schedule) -> str:
     """Say which actions of a plan a file of compute alone leaves out; empty if none."""
-    actions = (action for row in schedule.actions or () for action in row)
-    counts = Counter(name(action) for action in actions if isinstance(action, End | Upkeep))
+    rows = schedule.actions or ()
+    upkeep = (action for row in rows for action in row if isinstance(action, Upkeep))
+    counts = Counter(map(name, (*(end for row in rows for end in ends_of(row)), *upkeep)))
     if not counts:
         return ""
     parts = listed([f"{count} {kind}" for kind, count in counts.items()])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from pipesim.actions import Action, End, Op, Overlap, Upkeep, parse_action
+from pipesim.actions import Action, Batch, End, Op, Overlap, Upkeep, parse_action
 from pipesim.errors import ScheduleError
 from pipesim.scenario import Kind
 
@@ -95,6 +95,8 @@ def name(action: Action) -> str:
             return action.name
         case Overlap():
             return "OVERLAP_F_B"
+        case Batch():
+            raise TypeError(f"torch has no name for {action}")
 
 
 def in_torch_letters(message: str) -> str:

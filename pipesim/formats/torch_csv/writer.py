@@ -17,8 +17,9 @@ kinds of file:
     Run as it is: ``0SEND_F1``, ``1RECV_F1`` and the same with ``_B`` between stages on
     different ranks, no blanks, and ``0REDUCE_GRAD`` after the last backward of each stage
     (torch ≥ 2.10), without which gradients would be neither scaled nor reduced. A plan with
-    sends and receives of its own (:attr:`Schedule.communicates`) is written as it stands. For
-    another, a receive stands where its message is sent, so any two ranks agree on the order of
+    sends and receives of its own (:attr:`Schedule.communicates`) is written as it stands, but
+    torch knows no batches: their ends stand one after the other
+    (:func:`pipesim.communication.unbatched`). For another, a receive stands where its message is sent, so any two ranks agree on the order of
     their messages and no backend can deadlock; there is no UNSHARD: for stages under FSDP use
     ``compute_only``.
 
@@ -43,7 +44,7 @@ from graphlib import TopologicalSorter
 from typing import Literal
 
 from pipesim.actions import Op, Overlap, Upkeep, operators_of
-from pipesim.communication import sending_of
+from pipesim.communication import sending_of, unbatched
 from pipesim.errors import ScheduleError
 from pipesim.files import StrPath, write_text
 from pipesim.formats.torch_csv.actions import cell
@@ -94,7 +95,8 @@ def torch_csv(schedule: Schedule, kind: TorchKind = "compute_only") -> str:
     if kind == "compute_only":
         rows = _time_steps(schedule)
     elif schedule.communicates:
-        rows = [list(map(cell, row)) for row in schedule.actions or ()]
+        plain = unbatched(schedule.actions or (), schedule.placement)
+        rows = [list(map(cell, row)) for row in plain]
     else:
         rows = _with_messages(schedule)
     return "".join(",".join(row) + "\n" for row in rows)

@@ -1,0 +1,399 @@
+"""Whole programs as one sequence, timed and improved as machine code.
+
+A sequence holds every operator and every message between devices once, in an order in which each
+stands behind what it needs. What each device launches is what concerns it, in this order. So
+both ends of every stream agree on the order, and no such program can hang: an operator, a kernel
+and a transfer wait for what stands before them alone.
+
+Of an entry only its *type* is kept: F, B and W of each stage, and the activations and gradients
+of each link. Its micro-batch is how many of its type stand before it. Two bits beside it say at
+which end, of the lower and of the upper device of the link, a message is launched in one batch
+with the message before it there, if no operator stands between.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipesim.engine.compiled.loops import jit
+from pipesim.scenario import Array
+
+__all__ = ["NEVER", "Memory", "Pipeline", "anneal", "fits", "memory", "times"]
+
+Types = NDArray[np.int32]
+Bits = NDArray[np.int8]
+Positions = NDArray[np.int64]
+
+NEVER = -1
+"""No such type, device or position."""
+
+
+class Pipeline(NamedTuple):
+    """What timing a sequence needs to know. T types: 3 S of operators, then 2 (S − 1) messages.
+
+    Attributes
+    ----------
+    counts : int array, shape [T]
+        How many there are of each type: N, or none.
+    after : int array, shape [T]
+        The type whose entry of the same micro-batch each one needs; ``NEVER``: none.
+    ends : int array, shape [T, 2]
+        The device of an operator, twice; of a message the devices of the lower and of the upper
+        stage of its link.
+    sender : int array, shape [T]
+        Which of the two sends.
+    streams : int array, shape [T, 2]
+        The stream of a message's kernel at each end, numbered over all devices.
+    durations_ms : array, shape [3 S, N]
+        Of operators.
+    busy_ms, transfer_ms, latency_ms : arrays, shape [T]
+        Of messages: the busy kernel before the sender's, the transfer, and the flight after it.
+    eager : bool array, shape [T]
+        Whether a message does not wait for its receiver.
+    blocking : bool
+        Whether a device launches nothing while a kernel of its own runs, nor a kernel while it
+        computes.
+    takes : array, shape [T]
+        How many activations an operator takes (1), or gives back (below zero).
+    """
+
+    counts: Types
+    after: Types
+    ends: Types
+    sender: Types
+    streams: Types
+    durations_ms: Array
+    busy_ms: Array
+    transfer_ms: Array
+    latency_ms: Array
+    eager: NDArray[np.bool_]
+    blocking: bool
+    takes: Array
+
+
+class Memory(NamedTuple):
+    """What :func:`times` works in, and what it leaves there for :func:`anneal`.
+
+    Attributes
+    ----------
+    number : int array, shape [L]
+        The micro-batch of each entry.
+    at : int array, shape [T, N]
+        The position of each type and micro-batch.
+    start_ms, end_ms : arrays, shape [L]
+        Of operators; of messages the end of the transfer.
+    cause : int array, shape [L]
+        The entry that each one waited for last; ``NEVER``: none.
+    """
+
+    number: Positions
+    at: Positions
+    start_ms: Array
+    end_ms: Array
+    cause: Positions
+    kernel: Positions  # [L, 2]: of each end of a message
+    busy_ms: Array  # [2 L], of kernels, as what follows
+    sent: Positions
+    launch_ms: Array
+    kernel_end_ms: Array
+    launch_cause: Positions
+    end_cause: Positions
+    seen: Positions  # [T]
+    batch: Positions  # [D]
+    stamp: Positions  # [streams, 2]
+    queue_ms: Array  # [D], as what follows
+    computed_ms: Array
+    queue_cause: Positions
+    computed_cause: Positions
+    stream_ms: Array  # [streams]
+    stream_cause: Positions
+
+
+def memory(pipeline: Pipeline) -> Memory:
+    """Return the memory that :func:`times` works in."""
+    length, types = int(pipeline.counts.sum()), len(pipeline.counts)
+    devices, streams = int(pipeline.ends.max()) + 1, int(pipeline.streams.max(initial=0)) + 1
+
+    def whole(*shape: int) -> Positions:
+        return np.zeros(shape, np.int64)
+
+    return Memory(
+        whole(length), whole(types, pipeline.durations_ms.shape[1]),
+        np.zeros(length), np.zeros(length), whole(length), whole(length, 2),
+        np.zeros(2 * length), whole(2 * length), np.zeros(2 * length), np.zeros(2 * length),
+        whole(2 * length), whole(2 * length), whole(types), whole(devices), whole(streams, 2),
+        np.zeros(devices), np.zeros(devices), whole(devices), whole(devices),
+        np.zeros(streams), whole(streams),
+    )  # fmt: skip
+
+
+@jit
+def _kernels(types: Types, glued: Bits, pipeline: Pipeline, memory: Memory) -> None:
+    """Number the entries, and find the kernel of each end of a message."""
+    operators = len(pipeline.durations_ms)
+    number, at, kernel = memory.number, memory.at, memory.kernel
+    busy_ms, sent, seen, batch, stamp = (
+        memory.busy_ms, memory.sent, memory.seen, memory.batch, memory.stamp,
+    )  # fmt: skip
+    seen[:] = 0
+    batch[:] = NEVER
+    stamp[:] = NEVER
+    kernels = batches = 0
+    for p in range(len(types)):
+        t = types[p]
+        k = seen[t]
+        seen[t] = k + 1
+        number[p] = k
+        at[t, k] = p
+        if t < operators:
+            batch[pipeline.ends[t, 0]] = NEVER
+            continue
+        for side in range(2):
+            d, stream = pipeline.ends[t, side], pipeline.streams[t, side]
+            if batch[d] == NEVER or not (glued[p] >> side) & 1:
+                batch[d] = batches
+                batches += 1
+            if stamp[stream, 0] != batch[d]:
+                stamp[stream, 0], stamp[stream, 1] = batch[d], kernels
+                busy_ms[kernels] = 0.0
+                sent[kernels] = NEVER
+                memory.launch_ms[kernels] = -1.0
+                kernels += 1
+            g = stamp[stream, 1]
+            kernel[p, side] = g
+            if side == pipeline.sender[t]:
+                busy_ms[g] += pipeline.busy_ms[t]
+                sent[g] = max(sent[g], at[pipeline.after[t], k])
+
+
+@jit
+def _numbered(types: Types, memory: Memory) -> None:
+    """Number the entries of each type."""
+    memory.seen[:] = 0
+    for p in range(len(types)):
+        memory.number[p] = memory.seen[types[p]]
+        memory.seen[types[p]] += 1
+
+
+@jit
+def times(types: Types, glued: Bits, pipeline: Pipeline, memory: Memory) -> tuple[float, float]:
+    """Return the makespan and the devices' mean end; fill ``memory``.
+
+    The sequence is complete and in order.
+    """
+    _kernels(types, glued, pipeline, memory)
+    operators = len(pipeline.durations_ms)
+    number, at, start_ms, end_ms, cause = (
+        memory.number, memory.at, memory.start_ms, memory.end_ms, memory.cause,
+    )  # fmt: skip
+    launch_ms, kernel_end_ms = memory.launch_ms, memory.kernel_end_ms
+    queue_ms, computed_ms, stream_ms = memory.queue_ms, memory.computed_ms, memory.stream_ms
+    queue_ms[:] = 0.0
+    computed_ms[:] = 0.0
+    stream_ms[:] = 0.0
+    memory.queue_cause[:] = NEVER
+    memory.computed_cause[:] = NEVER
+    memory.stream_cause[:] = NEVER
+    begin = np.inf
+    for p in range(len(types)):
+        t = types[p]
+        need = pipeline.after[t]
+        if t < operators:
+            d = pipeline.ends[t, 0]
+            start, why = computed_ms[d], memory.computed_cause[d]
+            if queue_ms[d] > start:
+                start, why = queue_ms[d], memory.queue_cause[d]
+            if need >= operators:
+                m = at[need, number[p]]
+                g = memory.kernel[m, 1 - pipeline.sender[need]]
+                if kernel_end_ms[g] > start:
+                    start, why = kernel_end_ms[g], memory.end_cause[g]
+                if end_ms[m] + pipeline.latency_ms[need] > start:
+                    start, why = end_ms[m] + pipeline.latency_ms[need], m
+            start_ms[p], cause[p] = start, why
+            end_ms[p] = start + pipeline.durations_ms[t, number[p]]
+            begin = min(begin, start)
+            queue_ms[d], memory.queue_cause[d] = start, why
+            computed_ms[d], memory.computed_cause[d] = end_ms[p], p
+            continue
+        for side in range(2):
+            g = memory.kernel[p, side]
+            if launch_ms[g] >= 0.0:
+                continue
+            d, stream = pipeline.ends[t, side], pipeline.streams[t, side]
+            launch, why = queue_ms[d], memory.queue_cause[d]
+            if stream_ms[stream] > launch:
+                launch, why = stream_ms[stream], memory.stream_cause[stream]
+            if pipeline.blocking and computed_ms[d] > launch:
+                launch, why = computed_ms[d], memory.computed_cause[d]
+            if memory.sent[g] != NEVER and end_ms[memory.sent[g]] > launch:
+                launch, why = end_ms[memory.sent[g]], memory.sent[g]
+            if memory.busy_ms[g] > 0.0:
+                launch += memory.busy_ms[g]
+            launch_ms[g] = kernel_end_ms[g] = launch
+            memory.launch_cause[g] = why
+            memory.end_cause[g] = p
+            queue_ms[d], memory.queue_cause[d] = launch, p
+        own = memory.kernel[p, pipeline.sender[t]]
+        other = memory.kernel[p, 1 - pipeline.sender[t]]
+        later = own
+        if not pipeline.eager[t] and launch_ms[other] > launch_ms[own]:
+            later = other
+        start_ms[p] = launch_ms[later]
+        end = launch_ms[later] + pipeline.transfer_ms[t]
+        end_ms[p], cause[p] = end, memory.launch_cause[later]
+        for side in range(2):
+            g, d, stream = memory.kernel[p, side], pipeline.ends[t, side], pipeline.streams[t, side]
+            if end > kernel_end_ms[g]:
+                kernel_end_ms[g], memory.end_cause[g] = end, p
+            stream_ms[stream], memory.stream_cause[stream] = kernel_end_ms[g], memory.end_cause[g]
+            if pipeline.blocking:
+                queue_ms[d], memory.queue_cause[d] = kernel_end_ms[g], memory.end_cause[g]
+    finish = total = 0.0
+    for end in computed_ms:
+        finish = max(finish, end)
+        total += end
+    return finish - begin, total / len(computed_ms)
+
+
+# -- search ------------------------------------------------------------------------------
+
+TIE_BREAK = 1e-3
+"""How much of the devices' mean end counts beside the makespan: it tells plateaus apart."""
+
+
+@jit
+def fits(types: Types, pipeline: Pipeline, device: int, limit: float) -> bool:
+    """Whether a device never holds more activations than ``limit``."""
+    held = 0.0
+    for t in types:
+        if pipeline.takes[t] != 0.0 and pipeline.ends[t, 0] == device:
+            held += pipeline.takes[t]
+            if held > limit + 1e-9:
+                return False
+    return True
+
+
+@jit
+def _concerns(t: int, other: int, pipeline: Pipeline) -> bool:
+    """Whether two types meet on some device."""
+    for a in range(2):
+        for b in range(2):
+            if pipeline.ends[t, a] == pipeline.ends[other, b]:
+                return True
+    return False
+
+
+@jit
+def _shifted(
+    types: Types, glued: Bits, source: int, by: int, pipeline: Pipeline, number: Positions
+) -> int:
+    """Move an entry past ``by`` others of its devices, backward if below zero; where to.
+
+    It stops before one that it may not pass.
+    """
+    t, bits, k, p = types[source], glued[source], number[source], source
+    left, step = abs(by), 1 if by > 0 else -1
+    while left and 0 <= p + step < len(types):
+        z, other = types[p + step], number[p + step]
+        if z == t:
+            k += step  # they change places, and so nothing
+        elif step < 0 and pipeline.after[t] == z and other <= k:
+            break
+        elif step > 0 and pipeline.after[z] == t and other >= k:
+            break
+        types[p], glued[p] = z, glued[p + step]
+        p += step
+        if _concerns(t, z, pipeline):
+            left -= 1
+    types[p], glued[p] = t, bits
+    return p
+
+
+@jit
+def anneal(
+    types: Types,
+    glued: Bits,
+    pipeline: Pipeline,
+    memory: Memory,
+    limits: Array,
+    batches: bool,
+    moves: int,
+    warm: float,
+    cold: float,
+    bound: float,
+    rng: np.random.Generator,
+) -> float:
+    """Improve a sequence in place for ``moves`` moves; return the best makespan.
+
+    Simulated annealing: a move shifts an operator or a message, or puts a message into the batch
+    before it or takes it out, mostly on the critical path. The temperature falls from ``warm`` to
+    ``cold``, in milliseconds, and a move that makes the program worse is taken the more rarely
+    the colder it is. ``limits`` [D] are the most activations of each device; without ``batches``
+    each message stays a kernel of its own. Stops at ``bound``.
+    """
+    operators, length = len(pipeline.durations_ms), len(types)
+    limited = np.isfinite(limits).any()
+    best, best_glued = types.copy(), glued.copy()
+    old, old_glued = types.copy(), glued.copy()
+    path = np.zeros(length, np.int64)
+    found = 0
+    fresh = True
+    makespan, mean = times(types, glued, pipeline, memory)
+    cost = makespan + TIE_BREAK * mean
+    best_makespan, best_cost = makespan, cost
+    for move in range(moves):
+        if best_makespan <= bound:
+            break
+        if fresh:
+            found = 0
+            p = NEVER
+            for q in range(length):
+                if types[q] < operators and (p == NEVER or memory.end_ms[q] > memory.end_ms[p]):
+                    p = q
+            while p != NEVER and found < length:
+                path[found] = p
+                found += 1
+                p = memory.cause[p]
+            fresh = False
+        p = path[int(rng.random() * found)] if rng.random() < 0.8 else int(rng.random() * length)
+        t = types[p]
+        turn = rng.random()
+        low, high = p, p
+        if batches and t >= operators and turn < 0.3:
+            bits = 1 + int(rng.random() * 3)
+            old[p], old_glued[p] = types[p], glued[p]
+            glued[p] ^= bits
+        else:
+            far = 1 + int(rng.random() ** 3 * 10)
+            by = -far if rng.random() < 0.5 else far
+            # the entries that it may pass are not known before it does
+            old[:], old_glued[:] = types, glued
+            to = _shifted(types, glued, p, by, pipeline, memory.number)
+            if to == p:
+                continue
+            low, high = min(p, to), max(p, to)
+            if limited and pipeline.takes[t] != 0.0:
+                d = pipeline.ends[t, 0]
+                if not fits(types, pipeline, d, limits[d]):
+                    types[low : high + 1] = old[low : high + 1]
+                    glued[low : high + 1] = old_glued[low : high + 1]
+                    continue
+        makespan, mean = times(types, glued, pipeline, memory)
+        new = makespan + TIE_BREAK * mean
+        heat = warm * (cold / warm) ** (move / moves)
+        if new <= cost or rng.random() < np.exp((cost - new) / heat):
+            cost = new
+            fresh = True
+            if cost < best_cost - 1e-12:
+                best_cost, best_makespan = cost, makespan
+                best[:], best_glued[:] = types, glued
+        else:
+            types[low : high + 1] = old[low : high + 1]
+            glued[low : high + 1] = old_glued[low : high + 1]
+            _numbered(types, memory)
+    types[:], glued[:] = best, best_glued
+    return best_makespan
