@@ -6,9 +6,10 @@ both ends of every stream agree on the order, and no such program can hang: an o
 and a transfer wait for what stands before them alone.
 
 Of an entry only its *type* is kept: F, B and W of each stage, and the activations and gradients
-of each link. Its micro-batch is how many of its type stand before it. Two bits beside it say at
-which end, of the lower and of the upper device of the link, a message is launched in one batch
-with the message before it there, if no operator stands between.
+of each link. Its micro-batch is how many of its type stand before it. Beside it stand two bits. Those
+of a message say at which end, of the lower and of the upper stage of its link, it is launched in
+one batch with the message before it on that device, if no operator stands between. The first of a
+B says that it is fused with its W, whose own entry is then passed over.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Pipeline(NamedTuple):
     Attributes
     ----------
     counts : int array, shape [T]
-        How many there are of each type: N, or none.
+        How many there are of each type: N, or no messages between stages on one device.
     after : int array, shape [T]
         The type whose entry of the same micro-batch each one needs; ``NEVER``: none.
     ends : int array, shape [T, 2]
@@ -47,8 +48,8 @@ class Pipeline(NamedTuple):
         Which of the two sends.
     streams : int array, shape [T, 2]
         The stream of a message's kernel at each end, numbered over all devices.
-    durations_ms : array, shape [3 S, N]
-        Of operators.
+    durations_ms, fused_ms : arrays, shape [3 S, N] and [S, N]
+        Of operators, and of a B fused with its W.
     busy_ms, transfer_ms, latency_ms : arrays, shape [T]
         Of messages: the busy kernel before the sender's, the transfer, and the flight after it.
     eager : bool array, shape [T]
@@ -56,8 +57,8 @@ class Pipeline(NamedTuple):
     blocking : bool
         Whether a device launches nothing while a kernel of its own runs, nor a kernel while it
         computes.
-    takes : array, shape [T]
-        How many activations an operator takes (1), or gives back (below zero).
+    gives_back : float
+        The part of an activation that a B gives back, if it is not fused.
     """
 
     counts: Types
@@ -66,12 +67,13 @@ class Pipeline(NamedTuple):
     sender: Types
     streams: Types
     durations_ms: Array
+    fused_ms: Array
     busy_ms: Array
     transfer_ms: Array
     latency_ms: Array
     eager: NDArray[np.bool_]
     blocking: bool
-    takes: Array
+    gives_back: float
 
 
 class Memory(NamedTuple):
@@ -108,6 +110,7 @@ class Memory(NamedTuple):
     computed_ms: Array
     queue_cause: Positions
     computed_cause: Positions
+    held: Array
     stream_ms: Array  # [streams]
     stream_cause: Positions
 
@@ -125,15 +128,15 @@ def memory(pipeline: Pipeline) -> Memory:
         np.zeros(length), np.zeros(length), whole(length), whole(length, 2),
         np.zeros(2 * length), whole(2 * length), np.zeros(2 * length), np.zeros(2 * length),
         whole(2 * length), whole(2 * length), whole(types), whole(devices), whole(streams, 2),
-        np.zeros(devices), np.zeros(devices), whole(devices), whole(devices),
+        np.zeros(devices), np.zeros(devices), whole(devices), whole(devices), np.zeros(devices),
         np.zeros(streams), whole(streams),
     )  # fmt: skip
 
 
 @jit
-def _kernels(types: Types, glued: Bits, pipeline: Pipeline, memory: Memory) -> None:
+def _kernels(types: Types, bits: Bits, pipeline: Pipeline, memory: Memory) -> None:
     """Number the entries, and find the kernel of each end of a message."""
-    operators = len(pipeline.durations_ms)
+    operators, stages = len(pipeline.durations_ms), len(pipeline.fused_ms)
     number, at, kernel = memory.number, memory.at, memory.kernel
     busy_ms, sent, seen, batch, stamp = (
         memory.busy_ms, memory.sent, memory.seen, memory.batch, memory.stamp,
@@ -149,11 +152,12 @@ def _kernels(types: Types, glued: Bits, pipeline: Pipeline, memory: Memory) -> N
         number[p] = k
         at[t, k] = p
         if t < operators:
-            batch[pipeline.ends[t, 0]] = NEVER
+            if t < 2 * stages or not bits[at[t - stages, k]] & 1:
+                batch[pipeline.ends[t, 0]] = NEVER
             continue
         for side in range(2):
             d, stream = pipeline.ends[t, side], pipeline.streams[t, side]
-            if batch[d] == NEVER or not (glued[p] >> side) & 1:
+            if batch[d] == NEVER or not (bits[p] >> side) & 1:
                 batch[d] = batches
                 batches += 1
             if stamp[stream, 0] != batch[d]:
@@ -179,13 +183,13 @@ def _numbered(types: Types, memory: Memory) -> None:
 
 
 @jit
-def times(types: Types, glued: Bits, pipeline: Pipeline, memory: Memory) -> tuple[float, float]:
+def times(types: Types, bits: Bits, pipeline: Pipeline, memory: Memory) -> tuple[float, float]:
     """Return the makespan and the devices' mean end; fill ``memory``.
 
     The sequence is complete and in order.
     """
-    _kernels(types, glued, pipeline, memory)
-    operators = len(pipeline.durations_ms)
+    _kernels(types, bits, pipeline, memory)
+    operators, stages = len(pipeline.durations_ms), len(pipeline.fused_ms)
     number, at, start_ms, end_ms, cause = (
         memory.number, memory.at, memory.start_ms, memory.end_ms, memory.cause,
     )  # fmt: skip
@@ -202,6 +206,12 @@ def times(types: Types, glued: Bits, pipeline: Pipeline, memory: Memory) -> tupl
         t = types[p]
         need = pipeline.after[t]
         if t < operators:
+            duration = pipeline.durations_ms[t, number[p]]
+            if t >= stages and bits[at[stages + t % stages, number[p]]] & 1:
+                if t >= 2 * stages:
+                    start_ms[p], end_ms[p], cause[p] = 0.0, 0.0, NEVER
+                    continue
+                duration = pipeline.fused_ms[t - stages, number[p]]
             d = pipeline.ends[t, 0]
             start, why = computed_ms[d], memory.computed_cause[d]
             if queue_ms[d] > start:
@@ -214,7 +224,7 @@ def times(types: Types, glued: Bits, pipeline: Pipeline, memory: Memory) -> tupl
                 if end_ms[m] + pipeline.latency_ms[need] > start:
                     start, why = end_ms[m] + pipeline.latency_ms[need], m
             start_ms[p], cause[p] = start, why
-            end_ms[p] = start + pipeline.durations_ms[t, number[p]]
+            end_ms[p] = start + duration
             begin = min(begin, start)
             queue_ms[d], memory.queue_cause[d] = start, why
             computed_ms[d], memory.computed_cause[d] = end_ms[p], p
@@ -266,14 +276,24 @@ TIE_BREAK = 1e-3
 
 
 @jit
-def fits(types: Types, pipeline: Pipeline, device: int, limit: float) -> bool:
-    """Whether a device never holds more activations than ``limit``."""
-    held = 0.0
-    for t in types:
-        if pipeline.takes[t] != 0.0 and pipeline.ends[t, 0] == device:
-            held += pipeline.takes[t]
-            if held > limit + 1e-9:
+def fits(types: Types, bits: Bits, pipeline: Pipeline, memory: Memory, limits: Array) -> bool:
+    """Whether no device ever holds more activations than its limit, as it was timed."""
+    stages = len(pipeline.fused_ms)
+    held = memory.held
+    held[:] = 0.0
+    for p in range(len(types)):
+        t = types[p]
+        if t >= 3 * stages:
+            continue
+        d = pipeline.ends[t, 0]
+        if t < stages:
+            held[d] += 1.0
+            if held[d] > limits[d] + 1e-9:
                 return False
+        elif bits[memory.at[stages + t % stages, memory.number[p]]] & 1:
+            held[d] -= t < 2 * stages
+        else:
+            held[d] -= pipeline.gives_back if t < 2 * stages else 1.0 - pipeline.gives_back
     return True
 
 
@@ -289,13 +309,13 @@ def _concerns(t: int, other: int, pipeline: Pipeline) -> bool:
 
 @jit
 def _shifted(
-    types: Types, glued: Bits, source: int, by: int, pipeline: Pipeline, number: Positions
+    types: Types, bits: Bits, source: int, by: int, pipeline: Pipeline, number: Positions
 ) -> int:
     """Move an entry past ``by`` others of its devices, backward if below zero; where to.
 
     It stops before one that it may not pass.
     """
-    t, bits, k, p = types[source], glued[source], number[source], source
+    t, own, k, p = types[source], bits[source], number[source], source
     left, step = abs(by), 1 if by > 0 else -1
     while left and 0 <= p + step < len(types):
         z, other = types[p + step], number[p + step]
@@ -305,18 +325,35 @@ def _shifted(
             break
         elif step > 0 and pipeline.after[z] == t and other >= k:
             break
-        types[p], glued[p] = z, glued[p + step]
+        types[p], bits[p] = z, bits[p + step]
         p += step
         if _concerns(t, z, pipeline):
             left -= 1
-    types[p], glued[p] = t, bits
+    types[p], bits[p] = t, own
     return p
+
+
+@jit
+def _critical(types: Types, pipeline: Pipeline, memory: Memory, path: Positions) -> int:
+    """Collect the entries that each waited for the next, from the last end back; how many."""
+    p = NEVER
+    for q in range(len(types)):
+        if types[q] < len(pipeline.durations_ms) and (
+            p == NEVER or memory.end_ms[q] > memory.end_ms[p]
+        ):
+            p = q
+    found = 0
+    while p != NEVER:
+        path[found] = p
+        found += 1
+        p = memory.cause[p]
+    return found
 
 
 @jit
 def anneal(
     types: Types,
-    glued: Bits,
+    bits: Bits,
     pipeline: Pipeline,
     memory: Memory,
     limits: Array,
@@ -329,71 +366,57 @@ def anneal(
 ) -> float:
     """Improve a sequence in place for ``moves`` moves; return the best makespan.
 
-    Simulated annealing: a move shifts an operator or a message, or puts a message into the batch
-    before it or takes it out, mostly on the critical path. The temperature falls from ``warm`` to
+    Simulated annealing: a move shifts an operator or a message, puts a message into the batch
+    before it or takes it out, or fuses a backward or splits it, mostly on the critical path. The temperature falls from ``warm`` to
     ``cold``, in milliseconds, and a move that makes the program worse is taken the more rarely
     the colder it is. ``limits`` [D] are the most activations of each device; without ``batches``
     each message stays a kernel of its own. Stops at ``bound``.
     """
-    operators, length = len(pipeline.durations_ms), len(types)
+    length, stages = len(types), len(pipeline.fused_ms)
     limited = np.isfinite(limits).any()
-    best, best_glued = types.copy(), glued.copy()
-    old, old_glued = types.copy(), glued.copy()
+    best, best_bits = types.copy(), bits.copy()
+    old, old_bits = types.copy(), bits.copy()
     path = np.zeros(length, np.int64)
     found = 0
     fresh = True
-    makespan, mean = times(types, glued, pipeline, memory)
+    makespan, mean = times(types, bits, pipeline, memory)
     cost = makespan + TIE_BREAK * mean
     best_makespan, best_cost = makespan, cost
     for move in range(moves):
         if best_makespan <= bound:
             break
         if fresh:
-            found = 0
-            p = NEVER
-            for q in range(length):
-                if types[q] < operators and (p == NEVER or memory.end_ms[q] > memory.end_ms[p]):
-                    p = q
-            while p != NEVER and found < length:
-                path[found] = p
-                found += 1
-                p = memory.cause[p]
+            found = _critical(types, pipeline, memory, path)
+            old[:], old_bits[:] = types, bits
             fresh = False
         p = path[int(rng.random() * found)] if rng.random() < 0.8 else int(rng.random() * length)
         t = types[p]
-        turn = rng.random()
         low, high = p, p
-        if batches and t >= operators and turn < 0.3:
-            bits = 1 + int(rng.random() * 3)
-            old[p], old_glued[p] = types[p], glued[p]
-            glued[p] ^= bits
+        switched = rng.random() < 0.3
+        if batches and t >= 3 * stages and switched:
+            bits[p] ^= 1 + int(rng.random() * 3)
+        elif stages <= t < 2 * stages and switched:
+            bits[p] ^= 1
         else:
             far = 1 + int(rng.random() ** 3 * 10)
             by = -far if rng.random() < 0.5 else far
-            # the entries that it may pass are not known before it does
-            old[:], old_glued[:] = types, glued
-            to = _shifted(types, glued, p, by, pipeline, memory.number)
+            to = _shifted(types, bits, p, by, pipeline, memory.number)
             if to == p:
                 continue
             low, high = min(p, to), max(p, to)
-            if limited and pipeline.takes[t] != 0.0:
-                d = pipeline.ends[t, 0]
-                if not fits(types, pipeline, d, limits[d]):
-                    types[low : high + 1] = old[low : high + 1]
-                    glued[low : high + 1] = old_glued[low : high + 1]
-                    continue
-        makespan, mean = times(types, glued, pipeline, memory)
+        makespan, mean = times(types, bits, pipeline, memory)
         new = makespan + TIE_BREAK * mean
         heat = warm * (cold / warm) ** (move / moves)
-        if new <= cost or rng.random() < np.exp((cost - new) / heat):
+        kept = new <= cost or rng.random() < np.exp((cost - new) / heat)
+        if kept and (not limited or fits(types, bits, pipeline, memory, limits)):
             cost = new
             fresh = True
             if cost < best_cost - 1e-12:
                 best_cost, best_makespan = cost, makespan
-                best[:], best_glued[:] = types, glued
+                best[:], best_bits[:] = types, bits
         else:
             types[low : high + 1] = old[low : high + 1]
-            glued[low : high + 1] = old_glued[low : high + 1]
+            bits[low : high + 1] = old_bits[low : high + 1]
             _numbered(types, memory)
-    types[:], glued[:] = best, best_glued
+    types[:], bits[:] = best, best_bits
     return best_makespan

@@ -27,7 +27,7 @@ class Sequence(NamedTuple):
     """A program: the type of each entry, and where messages share batches, shape [L]."""
 
     types: NDArray[np.int32]
-    glued: NDArray[np.int8]
+    bits: NDArray[np.int8]
 
 
 class Sequences:
@@ -39,13 +39,11 @@ class Sequences:
         Its delays, too.
     over : Nccl or Exchange
         How messages travel.
-    fused : sequence of bool, shape [S]
-        Whether the backwards of each stage are fused.
     """
 
-    def __init__(self, scenario: Scenario, over: Nccl | Exchange, fused: tuple[bool, ...]) -> None:
-        self.scenario, self.over, self.fused = scenario, over, fused
-        self.pipeline = _pipeline(scenario, over, fused)
+    def __init__(self, scenario: Scenario, over: Nccl | Exchange) -> None:
+        self.scenario, self.over = scenario, over
+        self.pipeline = _pipeline(scenario, over)
         self._memory = memory(self.pipeline)
 
     @property
@@ -61,8 +59,8 @@ class Sequences:
     def encoded(self, program: Program) -> Sequence | None:
         """Return a program as a sequence; None where there is none.
 
-        That is if its micro-batches do not follow each other, other backwards are fused, a message
-        stays out of the queue, or two streams disagree on which message is first.
+        That is if its micro-batches do not follow each other, a message stays out of the queue, or
+        two streams disagree on which message is first.
         """
         graph: TopologicalSorter[Op | End] = TopologicalSorter()
         kernel: dict[tuple[int, End], int] = {}
@@ -75,7 +73,7 @@ class Sequences:
                     graph.add(part, *before)
                 before = parts or before
         try:
-            order = list(graph.static_order())
+            order = [part for one in graph.static_order() for part in _entries(one)]
         except CycleError:
             return None
         types = [self._type(part) for part in order]
@@ -83,24 +81,24 @@ class Sequences:
             own = [part.microbatch for part, other in zip(order, types, strict=True) if other == t]
             if own != list(range(many)):
                 return None
-        glued = np.zeros(len(order), np.int8)
+        bits = np.zeros(len(order), np.int8)
         last: dict[int, int | None] = {}
         for p, (t, part) in enumerate(zip(types, order, strict=True)):
+            if isinstance(part, Op) and part.kind == "BW":
+                bits[p] = 1
             for side, device in enumerate(self.pipeline.ends[t].tolist()):
                 own_kernel = kernel.get((device, part)) if isinstance(part, End) else None
                 if own_kernel is not None and last.get(device) == own_kernel:
-                    glued[p] |= 1 << side
+                    bits[p] |= 1 << side
                 last[device] = own_kernel
-        return Sequence(np.array(types, np.int32), glued)
+        return Sequence(np.array(types, np.int32), bits)
 
     def _type(self, part: Op | End) -> int:
-        """The type of a part; ``NEVER`` if it is fused and its stage is not, or the reverse."""
+        """The type of a part."""
         stages = self.scenario.stages
         if isinstance(part, End):
             up = part.result == "B"
             return 3 * stages + 2 * (part.stage - up) + up
-        if part.kind != "F" and (part.kind == "BW") != self.fused[part.stage]:
-            return NEVER
         return _KINDS.index("B" if part.kind == "BW" else part.kind) * stages + part.stage
 
     def actions(self, sequence: Sequence) -> list[list[Action]]:
@@ -109,21 +107,26 @@ class Sequences:
         rows: list[list[Op | End]] = [[] for _ in range(scenario.devices)]
         batch: list[list[int]] = [[] for _ in range(scenario.devices)]
         seen = np.zeros(len(self.pipeline.counts), np.int64)
-        for t, bits in zip(sequence.types.tolist(), sequence.glued.tolist(), strict=True):
+        fused: set[tuple[int, int]] = set()
+        for t, own_bits in zip(sequence.types.tolist(), sequence.bits.tolist(), strict=True):
             row, stage = divmod(t, scenario.stages)
             m = int(seen[t])
             seen[t] += 1
             if row < len(_KINDS):
-                kind: Kind = "BW" if row == 1 and self.fused[stage] else _KINDS[row]
-                device = scenario.placement[stage]
-                rows[device].append(Op(kind, stage, m))
-                batch[device].append(NEVER)
+                kind = _KINDS[row]
+                if kind == "B" and own_bits:
+                    kind = "BW"
+                    fused.add((stage, m))
+                if kind != "W" or (stage, m) not in fused:
+                    device = scenario.placement[stage]
+                    rows[device].append(Op(kind, stage, m))
+                    batch[device].append(NEVER)
                 continue
             link, up = divmod(t - 3 * scenario.stages, 2)
             sending = End("SEND", "B", link + 1, m) if up else End("SEND", "F", link, m)
             for side, device in enumerate(self.pipeline.ends[t].tolist()):
                 own = batch[device]
-                joins = own and own[-1] != NEVER and bits >> side & 1
+                joins = own and own[-1] != NEVER and own_bits >> side & 1
                 own.append(own[-1] if joins else len(own))
                 rows[device].append(sending if side == up else sending.other)
         return [_batched(row, own) for row, own in zip(rows, batch, strict=True)]
@@ -146,29 +149,26 @@ def _parts(instruction: Instruction) -> list[Op | End]:
     return [] if isinstance(instruction, Post) else [instruction.op]
 
 
-def _pipeline(scenario: Scenario, over: Nccl | Exchange, fused: tuple[bool, ...]) -> Pipeline:
+def _entries(part: Op | End) -> tuple[Op | End, ...]:
+    """A fused backward has an entry for its W, too."""
+    fused = isinstance(part, Op) and part.kind == "BW"
+    return (part, Op("W", part.stage, part.microbatch)) if fused else (part,)
+
+
+def _pipeline(scenario: Scenario, over: Nccl | Exchange) -> Pipeline:
     stages, n, placement = scenario.stages, scenario.microbatches, scenario.placement
     counts = np.full(5 * stages - 2, n, np.int32)
     after = np.full(len(counts), NEVER, np.int32)
     ends = np.zeros((len(counts), 2), np.int32)
     sender = np.zeros(len(counts), np.int32)
     streams = np.zeros((len(counts), 2), np.int32)
-    durations = np.concatenate([scenario.durations_ms(kind) for kind in _KINDS])
     by_message = np.zeros((3, len(counts)))
     eager = np.zeros(len(counts), np.bool_)
-    takes = np.zeros(len(counts))
     names: dict[object, int] = {}
     transfer_ms = over.transfer_ms(scenario.message_bytes)
     for stage in range(stages):
-        forward, backward, weight = stage, stages + stage, 2 * stages + stage
-        ends[[forward, backward, weight]] = placement[stage]
-        after[weight], takes[forward] = backward, 1.0
-        if fused[stage]:
-            counts[weight] = 0
-            durations[backward] = scenario.durations_ms("BW")[stage]
-            takes[backward] = -scenario.released("BW")
-        else:
-            takes[backward], takes[weight] = -scenario.released("B"), -scenario.released("W")
+        ends[stage : 3 * stages : stages] = placement[stage]
+        after[2 * stages + stage] = stages + stage
     after[2 * stages - 1] = stages - 1
     for link in range(stages - 1):
         devices = placement[link], placement[link + 1]
@@ -187,9 +187,11 @@ def _pipeline(scenario: Scenario, over: Nccl | Exchange, fused: tuple[bool, ...]
             )  # fmt: skip
             if isinstance(over, Nccl) and over.eager_bytes > 0:
                 eager[t] = scenario.message_bytes[link] <= over.eager_bytes
+    durations_ms = np.concatenate([scenario.durations_ms(kind) for kind in _KINDS])
+    fused_ms = scenario.durations_ms("BW").copy()
     return Pipeline(
-        counts, after, ends, sender, streams, np.ascontiguousarray(durations), *by_message, eager,
-        isinstance(over, Exchange), takes,
+        counts, after, ends, sender, streams, durations_ms, fused_ms, *by_message, eager,
+        isinstance(over, Exchange), scenario.released_by_b,
     )  # fmt: skip
 
 
