@@ -16,6 +16,7 @@ links that have a carrier, on the stage objects alone: no class is touched, what
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Container, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -47,6 +48,8 @@ class Message(NamedTuple):
     microbatch: int
     ns: int
     """When, by this host's ``time.monotonic_ns``: its first tensor handed over, its last landed."""
+    posted_ns: int
+    """When this rank asked for it to be sent or received."""
 
 
 class Rerouted:
@@ -89,7 +92,7 @@ class Rerouted:
         self._on_buffers = on_buffers
         self._new_buffers = True
         self._outgoing: list[Sent] = []
-        self._incoming: dict[tuple[Way, int], list[Received]] = {}
+        self._incoming: dict[tuple[Way, int], tuple[int, list[Received]]] = {}
 
     @property
     def stages(self) -> Sequence[Any]:
@@ -158,8 +161,9 @@ class Rerouted:
     ) -> list[dist.P2POp]:
         rest, tensors = self._split(own(microbatch), way, self.sending)
         if tensors:
+            posted_ns = time.monotonic_ns()
             handles = [self.sending[way].isend(tensor) for tensor in tensors]
-            self.sent.append(Message(*way, microbatch, handles[0].handed_ns))
+            self.sent.append(Message(*way, microbatch, handles[0].handed_ns, posted_ns))
             self._outgoing += handles
         return rest
 
@@ -168,8 +172,9 @@ class Rerouted:
     ) -> list[dist.P2POp]:
         rest, tensors = self._split(own(microbatch), way, self.receiving)
         if tensors:
+            posted_ns = time.monotonic_ns()
             handles = [self.receiving[way].irecv(tensor) for tensor in tensors]
-            self._incoming[way, microbatch] = handles
+            self._incoming[way, microbatch] = posted_ns, handles
         return rest
 
     def _split(
@@ -184,11 +189,12 @@ class Rerouted:
         return rest, [operation.tensor.detach() for operation in taken]
 
     def _wait(self, own: Callable[[int], Any], way: Way, microbatch: int) -> Any:
-        if handles := self._incoming.pop((way, microbatch), None):
+        if (way, microbatch) in self._incoming:
+            posted_ns, handles = self._incoming.pop((way, microbatch))
             for handle in handles:
                 handle.wait()
             last_ns = max(handle.landed_ns for handle in handles)
-            self.landed.append(Message(*way, microbatch, last_ns))
+            self.landed.append(Message(*way, microbatch, last_ns, posted_ns))
         return own(microbatch)
 
     def _prepare(self, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

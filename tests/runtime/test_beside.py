@@ -118,7 +118,7 @@ def test_nothing_is_left_on_the_board(both: list[Board], beside: Beside, planner
         report(both, iteration, 1)
     until(lambda: len(planner.told) == 5)
     assert not both[1].complete(0)
-    store = both[0]._store
+    store = both[0].store
     assert not store.check(["word/0"])
     assert store.check(["word/4"])
 
