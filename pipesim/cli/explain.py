@@ -98,7 +98,7 @@ def explain(
         raise ScenarioError("explain takes a PLAN.json or --planner NAME, not both")
     outputs = Outputs({"--csv": csv_file, "--plot": plot}, scenario.scenario, plan)
     cluster = where.cluster(over.message_cost)
-    transport = over.build(cluster)
+    transport = over.build(cluster, planning.target, planner=planning.planner or "")
     with progress(quiet) as report:
         if plan:
             schedule = plan_from(plan)
