@@ -8,7 +8,7 @@ depends on the machine.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -87,6 +87,10 @@ eager_bytes=0.0))
         weight[0] += backward[0]
         backward[0] = released[0] = 0.0
         return scenario.replaced(backward_ms=backward, weight_ms=weight, released_by_b=released)
+
+    def made(self, schedule: Schedule) -> Schedule:
+        """Return the schedule, saying that it was made for this runtime."""
+        return replace(schedule, assumed=replace(schedule.assumed, runtime=self.name))
 
     def runs_as_planned(self, schedule: Schedule) -> bool:
         """Whether operators do here what the plan was made for.

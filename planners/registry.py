@@ -7,7 +7,6 @@ point's name is the planner's name and its object a function from a Scenario to 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 from inspect import signature
 from typing import Protocol, TypeVar, cast
@@ -171,6 +170,4 @@ def plan(
             raise ScheduleError(f"{name} takes no group size")
         told["group_size"] = group_size
     schedule = function(scenario, **told)
-    if runtime is None:
-        return schedule
-    return replace(schedule, assumed=replace(schedule.assumed, runtime=runtime.name))
+    return schedule if runtime is None else runtime.made(schedule)

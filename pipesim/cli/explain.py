@@ -30,7 +30,9 @@ from pipesim.explain.causes import Attribution
 from pipesim.explain.diagnosis import Line, diagnosis, first, lines
 from pipesim.explain.operator_times import OUTLIER
 from pipesim.files import write_csv
+from pipesim.studies.planning import in_chunks
 from pipesim.studies.systems import default_systems, system
+from pipesim.target import IDEAL
 from pipesim.text import decimals, fixed, milliseconds
 
 __all__ = ["explain"]
@@ -105,12 +107,14 @@ def explain(
             what = scenario.build(plan=schedule, chunks=planning.chunks, cluster=cluster)
         else:
             default = default_systems(scenario.build(chunks=planning.chunks))[0]
-            what, schedule = planning.planned(
-                scenario, transport, report, planner=system(default).planner, cluster=cluster
+            planner = planning.planner or system(default).planner
+            what = in_chunks(scenario.build(cluster=cluster), planner, planning.chunks)
+            _, schedule = planning.planned(
+                scenario, transport, report, planner=planner, cluster=cluster
             )
         found = attribute(
             what, schedule, transport, outlier=outlier, engine=engine_named(engine),
-            progress=lambda changed: report(f"simulating {changed}"),
+            runtime=planning.target or IDEAL, progress=lambda changed: report(f"simulating {changed}"),
         )  # fmt: skip
         if plot:
             from pipesim.plot import save

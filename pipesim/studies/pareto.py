@@ -109,9 +109,7 @@ def pareto(
     return points
 
 
-def _point(
-    scenario: Scenario, schedule: Schedule, over: Transport, engine: Engine | None
-) -> Point:
+def _point(scenario: Scenario, schedule: Schedule, over: Transport, engine: Engine | None) -> Point:
     timeline = Runs(schedule, over, engine=engine).timeline(scenario)
     peaks = scenario.in_micro_batches(timeline.peak_activations)
     return Point(
