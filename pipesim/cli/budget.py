@@ -11,15 +11,18 @@ from pipesim.cli.options import (
     EngineName,
     Json,
     Quiet,
+    RuntimeName,
     ScenarioOptions,
     TestbedOptions,
     complete_planner,
     engine_named,
     head,
+    runtime_named,
 )
 from pipesim.cli.output import Column, progress, show, show_json, show_rows
 from pipesim.documents.words import unblocked
 from pipesim.studies.budgets import Budgets, LinkBudget, PlanBudgets, budgets
+from pipesim.target import IDEAL
 from pipesim.text import counted, decimals, fixed, links, milliseconds, numbers
 from pipesim.transport import Ideal
 
@@ -41,6 +44,7 @@ def budget(
             autocompletion=complete_planner,
         ),
     ] = "zerobubble",
+    runtime: RuntimeName = None,
     engine: EngineName = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -50,11 +54,12 @@ def budget(
     A delay is absorbed if it adds no more than itself to the iteration. Two budgets are shown: the
     paper's formula, and the largest delay that the engine finds absorbed. If a delay is not, look
     for a warm-up that absorbs it, and say what that costs in activations. On a testbed, messages go
-    through delegates: where anything blocks, no plan absorbs a delay.
+    through delegates where the runtime has some: where anything blocks, no plan absorbs a delay.
     """
-    cluster = where.cluster()
-    over = cluster.transport("delegated").unblocked if cluster else Ideal()
-    what = scenario.build(cluster=cluster)
+    cluster, target = where.cluster(), runtime_named(runtime)
+    way = "delegated" if target is None or target.delegates else target.transport().name
+    over = cluster.transport(way).unblocked if cluster else Ideal()
+    what = (target or IDEAL).adapted(scenario.build(cluster=cluster))
     with progress(quiet) as report:
         report(f"planning with {planner}")
         result = budgets(what, planner, over, engine=engine_named(engine))

@@ -15,6 +15,7 @@ from pipesim.files import write_csv
 from pipesim.scenario import Scenario
 from pipesim.studies.pareto import Point, pareto
 from pipesim.text import decimals, fixed, milliseconds, numbers
+from pipesim.transport import Transport
 
 if TYPE_CHECKING:
     from pipesim.studies.cluster import Cluster
@@ -24,6 +25,7 @@ __all__ = ["show_pareto"]
 
 def show_pareto(
     scenario: Scenario,
+    over: Transport,
     cost_ms: float,
     cluster: Cluster | None,
     engine: Engine | None,
@@ -32,11 +34,11 @@ def show_pareto(
     json: bool,
     quiet: bool,
 ) -> None:
-    """Print the trade-off between iteration time and activations, and write its files."""
-    costs_ms = cluster.transport("delegated").costs_ms(scenario) if cluster else cost_ms
+    """Print the trade-off between iteration time and activations over a transport."""
+    costs_ms = over.costs_ms(scenario)
     bound_ms = analysis.lower_bound_ms(scenario.with_message_cost(costs_ms))
     with progress(quiet) as report:
-        points = pareto(scenario, message_cost_ms=costs_ms, engine=engine, progress=report)
+        points = pareto(scenario, over, engine=engine, progress=report)
         if plot:
             from pipesim.plot import save
             from pipesim.plot.pareto import trade_off
@@ -64,7 +66,8 @@ def show_pareto(
         show("", f"Lower bound: {milliseconds(bound_ms)}")
         if not quiet:
             hint = "" if cost_ms or cluster else " (--message-cost)"
-            show(f"Times hold {unblocked(costs_ms)}{hint}.")
+            what = unblocked(costs_ms) if over.name == "ideal" else f"over the transport {over}"
+            show(f"Times hold {what}{hint}.")
 
 
 def _show_points(points: Sequence[Point]) -> None:
