@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest

@@ -69,6 +69,7 @@ class Pipeline:
         single = issubclass(runner, schedules.PipelineScheduleSingle)
         mine: Any = self.stages[0] if single else self.stages
         self.schedule: Any = runner(mine, MICROBATCHES, loss_fn=self.loss)
+        self.runs = self.schedule
         if kind:
             file = folder / f"{schedule}.csv"
             self.schedule._load_csv(str(file), format=kind)
@@ -95,7 +96,7 @@ class Pipeline:
             module.zero_grad()
         self.loss(self._whole(inputs), target).backward()
         first, last = self.placement[0] == self.rank, self.placement[-1] == self.rank
-        self.schedule.step(*(inputs if first else []), target=target if last else None)
+        self.runs.step(*(inputs if first else []), target=target if last else None)
         return max(
             float((ours.grad - right.grad).abs().max() / right.grad.abs().max())
             for stage in self.stages
