@@ -16,54 +16,39 @@ import threading
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["Direct", "Handle", "Incoming", "Late", "Outgoing", "Received", "Sent", "wall_ns"]
+from pipesim.runtime.ends import Handle
 
-_NS_PER_MS = 1_000_000
+__all__ = ["Arriving", "Direct", "Incoming", "Late", "Outgoing", "wall_ns"]
 
-
-class Handle(Protocol):
-    """A message under way at one of its ends."""
-
-    def wait(self) -> None:
-        """Wait until the tensor may be used again: changed by who sends, read by who receives."""
-
-    def is_completed(self) -> bool:
-        """Whether ``wait`` would return at once."""
+_NS_PER_MS, _NS_PER_S = 10**6, 10**9
 
 
-class Sent(Handle, Protocol):
-    """What ``isend`` returns."""
+class Arriving(Handle, Protocol):
+    """A message that is received."""
 
     @property
-    def handed_ns(self) -> int:
-        """When it was handed over, by this host's ``time.monotonic_ns``."""
-
-
-class Received(Handle, Protocol):
-    """What ``irecv`` returns."""
-
-    @property
-    def landed_ns(self) -> int:
-        """When the message was on this host, by its ``time.monotonic_ns``; known after ``wait``."""
+    def landed_ns(self) -> int | None:
+        """When it was on this host, by ``time.monotonic_ns``; known after ``wait``."""
 
 
 class Outgoing(Protocol):
     """The sender's end of a carrier."""
 
-    def isend(self, tensor: Tensor) -> Sent:
+    def isend(self, tensor: Tensor) -> Handle:
         """Start to send a tensor."""
 
 
 class Incoming(Protocol):
     """The receiver's end of a carrier."""
 
-    def irecv(self, tensor: Tensor) -> Received:
+    def irecv(self, tensor: Tensor) -> Arriving:
         """Start to receive into a tensor; the n-th of these gets the n-th that was sent."""
 
 
@@ -76,10 +61,9 @@ def wall_ns(monotonic_ns: int) -> int:
 class _SentDirectly:
     work: dist.Work
     tensor: Tensor  # kept until it has been sent
-    handed_ns: int
 
-    def wait(self) -> None:
-        self.work.wait()
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        return self.work.wait() if timeout is None else self.work.wait(timeout)
 
     def is_completed(self) -> bool:
         return self.work.is_completed()
@@ -89,8 +73,9 @@ class _SentDirectly:
 class _ReceivedDirectly:
     landed: Future[int]
 
-    def wait(self) -> None:
-        self.landed.result()
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        self.landed.result(None if timeout is None else timeout.total_seconds())
+        return True
 
     def is_completed(self) -> bool:
         return self.landed.done()
@@ -121,14 +106,13 @@ class Direct:
     peer: int
     tag: int = 0
 
-    def isend(self, tensor: Tensor) -> Sent:
+    def isend(self, tensor: Tensor) -> Handle:
         """Start to send a tensor, which may not be changed before it has been sent."""
-        handed_ns = time.monotonic_ns()
         work = dist.isend(tensor, group=self.group, tag=self.tag, group_dst=self.peer)
         assert work is not None, "this rank is in the group"
-        return _SentDirectly(work, tensor, handed_ns)
+        return _SentDirectly(work, tensor)
 
-    def irecv(self, tensor: Tensor) -> Received:
+    def irecv(self, tensor: Tensor) -> Arriving:
         """Start to receive into a tensor."""
         work = dist.irecv(tensor, group=self.group, tag=self.tag, group_src=self.peer)
         assert work is not None, "this rank is in the group"
@@ -154,20 +138,26 @@ def _wait(work: dist.Work, tensor: Tensor, landed: Future[int]) -> None:
 
 @dataclass(frozen=True)
 class _ReceivedLate:
-    received: Received
+    arriving: Arriving
     late_ns: int
 
-    def wait(self) -> None:
-        self.received.wait()
-        while (left_ns := self.landed_ns - time.monotonic_ns()) > 0:
-            time.sleep(left_ns / 1e9)
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        self.arriving.wait(timeout)
+        while (left_ns := self._left_ns()) > 0:
+            time.sleep(left_ns / _NS_PER_S)
+        return True
 
     def is_completed(self) -> bool:
-        return self.received.is_completed() and self.landed_ns <= time.monotonic_ns()
+        return self.arriving.is_completed() and self._left_ns() <= 0
 
     @property
-    def landed_ns(self) -> int:
-        return self.received.landed_ns + self.late_ns
+    def landed_ns(self) -> int | None:
+        came_ns = self.arriving.landed_ns
+        return None if came_ns is None else came_ns + self.late_ns
+
+    def _left_ns(self) -> int:
+        assert self.landed_ns is not None
+        return self.landed_ns - time.monotonic_ns()
 
 
 @dataclass
@@ -188,11 +178,11 @@ class Late:
     carrier: Outgoing | Incoming
     late_ms: float
 
-    def isend(self, tensor: Tensor) -> Sent:
+    def isend(self, tensor: Tensor) -> Handle:
         """Start to send a tensor."""
         return self.carrier.isend(tensor)  # type: ignore[union-attr]
 
-    def irecv(self, tensor: Tensor) -> Received:
+    def irecv(self, tensor: Tensor) -> Arriving:
         """Start to receive into a tensor."""
-        received = self.carrier.irecv(tensor)  # type: ignore[union-attr]
-        return _ReceivedLate(received, round(self.late_ms * _NS_PER_MS))
+        arriving = self.carrier.irecv(tensor)  # type: ignore[union-attr]
+        return _ReceivedLate(arriving, round(self.late_ms * _NS_PER_MS))

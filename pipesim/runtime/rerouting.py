@@ -16,6 +16,7 @@ links that have a carrier, on the stage objects alone: no class is touched, what
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Container, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -26,7 +27,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.pipelining.schedules import _PipelineSchedule
 
-from pipesim.runtime.carriers import Incoming, Outgoing, Received, Sent
+from pipesim.runtime.carriers import Arriving, Incoming, Outgoing
+from pipesim.runtime.ends import Handle
 
 __all__ = ["DIRECTIONS", "Direction", "Message", "Rerouted", "Way"]
 
@@ -88,8 +90,8 @@ class Rerouted:
         self.landed: list[Message] = []
         self._on_buffers = on_buffers
         self._new_buffers = True
-        self._outgoing: list[Sent] = []
-        self._incoming: dict[tuple[Way, int], list[Received]] = {}
+        self._outgoing: list[Handle] = []
+        self._incoming: dict[tuple[Way, int], list[Arriving]] = {}
 
     @property
     def stages(self) -> Sequence[Any]:
@@ -158,9 +160,8 @@ class Rerouted:
     ) -> list[dist.P2POp]:
         rest, tensors = self._split(own(microbatch), way, self.sending)
         if tensors:
-            handles = [self.sending[way].isend(tensor) for tensor in tensors]
-            self.sent.append(Message(*way, microbatch, handles[0].handed_ns))
-            self._outgoing += handles
+            self.sent.append(Message(*way, microbatch, time.monotonic_ns()))
+            self._outgoing += [self.sending[way].isend(tensor) for tensor in tensors]
         return rest
 
     def _receive(
@@ -187,7 +188,7 @@ class Rerouted:
         if handles := self._incoming.pop((way, microbatch), None):
             for handle in handles:
                 handle.wait()
-            last_ns = max(handle.landed_ns for handle in handles)
+            last_ns = max(handle.landed_ns or 0 for handle in handles)
             self.landed.append(Message(*way, microbatch, last_ns))
         return own(microbatch)
 
