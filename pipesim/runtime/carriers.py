@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
@@ -137,52 +138,68 @@ def _wait(work: dist.Work, tensor: Tensor, landed: Future[int]) -> None:
 
 
 @dataclass(frozen=True)
-class _ReceivedLate:
-    arriving: Arriving
-    late_ns: int
+class _SentLate:
+    sent: Future[Handle]
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        self.arriving.wait(timeout)
-        while (left_ns := self._left_ns()) > 0:
-            time.sleep(left_ns / _NS_PER_S)
-        return True
+        seconds = None if timeout is None else timeout.total_seconds()
+        return self.sent.result(seconds).wait(timeout)
 
     def is_completed(self) -> bool:
-        return self.arriving.is_completed() and self._left_ns() <= 0
-
-    @property
-    def landed_ns(self) -> int | None:
-        came_ns = self.arriving.landed_ns
-        return None if came_ns is None else came_ns + self.late_ns
-
-    def _left_ns(self) -> int:
-        assert self.landed_ns is not None
-        return self.landed_ns - time.monotonic_ns()
+        return self.sent.done() and self.sent.result().is_completed()
 
 
-@dataclass
+class _Waiting(NamedTuple):
+    due_ns: int
+    tensor: Tensor
+    sent: Future[Handle]
+
+
 class Late:
     """Another carrier whose messages are late in flight, for tests and benchmarks.
 
-    Nobody is held up but who waits for a message, and any number may be under way: each lands
-    ``late_ms`` after it has come.
+    The sender goes on, and any number of messages may be under way: a thread hands each to the
+    carrier when it is due, in their order. Received messages are passed through.
 
     Parameters
     ----------
     carrier : Outgoing or Incoming
-        What really carries the messages. Only the receiver's end needs to be late.
+        What really carries the messages.
     late_ms : float
-        For messages that are received from now on; may be changed.
+        For messages that are sent from now on; may be changed.
     """
 
-    carrier: Outgoing | Incoming
-    late_ms: float
+    def __init__(self, carrier: Outgoing | Incoming, late_ms: float) -> None:
+        self.carrier: Any = carrier
+        self.late_ms = late_ms
+        self._waiting: deque[_Waiting] = deque()
+        self._lock = threading.Lock()
 
     def isend(self, tensor: Tensor) -> Handle:
-        """Start to send a tensor."""
-        return self.carrier.isend(tensor)  # type: ignore[union-attr]
+        """Start to send a tensor, which may not be changed before it has been sent."""
+        due_ns = time.monotonic_ns() + round(self.late_ms * _NS_PER_MS)
+        waiting = _Waiting(due_ns, tensor, Future())
+        with self._lock:
+            self._waiting.append(waiting)
+            if len(self._waiting) == 1:  # the thread ends whenever nothing is under way
+                threading.Thread(target=self._hand_over, daemon=True).start()
+        return _SentLate(waiting.sent)
 
     def irecv(self, tensor: Tensor) -> Arriving:
         """Start to receive into a tensor."""
-        arriving = self.carrier.irecv(tensor)  # type: ignore[union-attr]
-        return _ReceivedLate(arriving, round(self.late_ms * _NS_PER_MS))
+        received: Arriving = self.carrier.irecv(tensor)
+        return received
+
+    def _hand_over(self) -> None:
+        more = True
+        while more:
+            due_ns, tensor, sent = self._waiting[0]
+            while (left_ns := due_ns - time.monotonic_ns()) > 0:
+                time.sleep(left_ns / _NS_PER_S)
+            try:
+                sent.set_result(self.carrier.isend(tensor))
+            except BaseException as error:
+                sent.set_exception(error)
+            with self._lock:
+                self._waiting.popleft()
+                more = bool(self._waiting)

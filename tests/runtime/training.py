@@ -126,7 +126,10 @@ class Pipeline:
         owners = [self.schedule, *self.stages]
         values = [value for owner in owners for value in vars(owner).values()]
         names = [str(value) for value in values if isinstance(value, partial)]
-        return [*names, *(thread.name for thread in threading.enumerate()[1:]), *children()]
+        for thread in (threads := threading.enumerate()[1:]):
+            thread.join(60.0)  # those that end by themselves do so at once
+        alive = [thread.name for thread in threads if thread.is_alive()]
+        return [*names, *alive, *children()]
 
 
 def children() -> list[str]:
@@ -217,10 +220,10 @@ def directly(pipeline: Pipeline) -> dict[str, Any]:
                 sender, receiver = rerouted.ends(way)
                 tag = 2 * link + (direction == "up")
                 if pipeline.rank == sender:
-                    rerouted.sending[way] = Direct(None, receiver, tag)
+                    direct = Direct(None, receiver, tag)
+                    rerouted.sending[way] = Late(direct, late_ms) if link == 0 else direct
                 if pipeline.rank == receiver:
-                    direct = Direct(None, sender, tag)
-                    rerouted.receiving[way] = Late(direct, late_ms) if link == 0 else direct
+                    rerouted.receiving[way] = Direct(None, sender, tag)
         for seed in range(3):
             errors += [pipeline.step(seed), pipeline.eval(seed)]
         sent, landed = list(rerouted.sent), list(rerouted.landed)
