@@ -6,5 +6,15 @@ It needs the standard library, numpy and torch alone: nothing of the simulator i
 from pipesim.runtime.delegates import DelegateError, PeerError
 from pipesim.runtime.ends import Handle, Receiver, Sender
 from pipesim.runtime.lanes import Lane, open_lanes
+from pipesim.runtime.pipelining import delegated
 
-__all__ = ["DelegateError", "Handle", "Lane", "PeerError", "Receiver", "Sender", "open_lanes"]
+__all__ = [
+    "DelegateError",
+    "Handle",
+    "Lane",
+    "PeerError",
+    "Receiver",
+    "Sender",
+    "delegated",
+    "open_lanes",
+]
