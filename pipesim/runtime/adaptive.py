@@ -40,10 +40,11 @@ from torch.distributed.pipelining.schedules import (
 
 from pipesim.runtime.beside import Beside, Plan, Planner
 from pipesim.runtime.board import Board, Word
-from pipesim.runtime.carriers import Direct, Incoming, Outgoing, wall_ns
-from pipesim.runtime.pipelining import open_ways, store_of
+from pipesim.runtime.carriers import Direct, wall_ns
+from pipesim.runtime.pipelining import store_of
 from pipesim.runtime.rerouting import DIRECTIONS, Message, Rerouted, Way
 from pipesim.runtime.transfers import Log
+from pipesim.runtime.ways import DelegatedWays
 
 __all__ = ["Adaptive", "Plan", "Planner"]
 
@@ -106,20 +107,18 @@ class Adaptive:
         self.swapped = False
         self.delegated: frozenset[Way] = frozenset()
         self._schedule, self._planner, self._through = schedule, planner, through
-        self._links, self._delegates = links, delegates
+        self._delegates = delegates
         self._rerouted = Rerouted(schedule, self._open)
+        self._links = range(schedule._num_stages - 1) if links is None else frozenset(links)
         self._beside: Beside | None = None
-        self._sending: dict[Way, Outgoing] = {}
-        self._receiving: dict[Way, Incoming] = {}
-        self._opened: frozenset[Way] = frozenset()
 
     def __enter__(self) -> Self:
         schedule = self._schedule
         store = store_of(schedule)
         with ExitStack() as undo:
             self._board = Board(store, schedule.rank, schedule.pp_group_size)
+            self._lanes = undo.enter_context(DelegatedWays(self._delegates))
             undo.enter_context(self._rerouted)
-            self._lanes = undo.enter_context(ExitStack())
             if self._planner is not None:
                 mine = self._board.on_a_line_of_its_own()
                 self._beside = Beside(self._planner, mine, schedule._num_stages - 1)
@@ -191,13 +190,8 @@ class Adaptive:
 
     def _open(self, rerouted: Rerouted) -> None:
         """Start delegates for what they may carry; torch has just made new buffers."""
-        self._lanes.close()
-        links = self._links
-        ways = [way for way in self._ways() if links is None or way[0] in links]
-        lanes = open_ways(rerouted, ways, self._board.store, delegates=self._delegates)
-        self._lanes.enter_context(lanes)
-        self._sending, self._receiving = dict(rerouted.sending), dict(rerouted.receiving)
-        self._opened = frozenset(ways)
+        may = [way for way in self._ways() if way[0] in self._links]
+        self._lanes.open(rerouted, may, self._board.store)
         self._carry()
 
     def _ways(self) -> list[Way]:
@@ -212,13 +206,13 @@ class Adaptive:
         group, rank = rerouted.stages[0].group, self._schedule.rank
         for way in self._ways():
             (sender, receiver), tag = rerouted.ends(way), _tag(way)
-            lane = way in self.delegated and way in self._opened
+            lanes = self._lanes if way in self.delegated else None
             if rank == sender:
-                out = self._sending[way] if lane else Direct(group, receiver, tag)
-                rerouted.sending[way] = self._through(way, out)
+                out = lanes and lanes.sending.get(way)
+                rerouted.sending[way] = self._through(way, out or Direct(group, receiver, tag))
             if rank == receiver:
-                into = self._receiving[way] if lane else Direct(group, sender, tag)
-                rerouted.receiving[way] = self._through(way, into)
+                into = lanes and lanes.receiving.get(way)
+                rerouted.receiving[way] = self._through(way, into or Direct(group, sender, tag))
 
 
 def _receives_first(row: list[_Action]) -> list[_Action]:
