@@ -30,7 +30,7 @@ from torch.multiprocessing.spawn import start_processes
 
 from pipesim import Scenario, evaluate
 from pipesim.adapt.replanner import Replanner, TorchPlan
-from pipesim.runtime.adaptive import Adaptive
+from pipesim.runtime import Adaptive
 from pipesim.runtime.carriers import Late
 from pipesim.target import target
 from pipesim.transport import Ideal
