@@ -1,0 +1,116 @@
+"""Re-planning for a job that really runs: transfer times in, plans for its runtime out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from pipesim.adapt.detectors import Detector, detector
+from pipesim.adapt.estimation import Estimator, differs
+from pipesim.adapt.strategy import Planning, Prepared, Strategy
+from pipesim.formats.torch_csv import torch_csv
+from pipesim.scenario import Array, Scenario
+from pipesim.target import target
+from pipesim.transport import Delegated, Ideal
+
+__all__ = ["Replanner", "TorchPlan"]
+
+_WAYS = ("down", "up")
+
+
+class TorchPlan(NamedTuple):
+    """What :class:`pipesim.runtime.Adaptive` runs from one boundary to another.
+
+    Attributes
+    ----------
+    rows : tuple of str
+        A line of torch's schedule CSV for each rank, with its sends and receives.
+    delegated : frozenset of (link, direction)
+        The messages that delegates carry; the direction is ``"down"`` or ``"up"``.
+    expected_ms : float
+        How long an iteration is expected to take.
+    """
+
+    rows: tuple[str, ...]
+    delegated: frozenset[tuple[int, str]]
+    expected_ms: float
+
+
+class Replanner:
+    """Takes in each iteration's transfer times, and plans where they have changed.
+
+    It is the loop of :func:`pipesim.adapt.loop.run_job` without the simulated job.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        The job, with healthy links.
+    planner : str
+        Who plans.
+    runtime : str
+        What runs the plans, see :data:`pipesim.target.TARGETS`.
+    message_ms : float
+        What a message takes over a healthy link.
+    delegation_ms : float
+        What it takes through delegates; default: the same.
+    detect : callable, optional
+        Makes a detector for each link and direction.
+
+    Raises
+    ------
+    ScenarioError, ScheduleError
+        The scenario has slow links, or the planner has no plan for it.
+
+    Examples
+    --------
+    >>> replan = Replanner(Scenario())
+    >>> healthy = np.full((3, 2), 0.5)
+    >>> slow = healthy + [[20.0], [0.0], [0.0]]
+    >>> plans = [replan.after(times) for times in [healthy] * 5 + [slow] * 2]
+    >>> [plan is not None for plan in plans], sorted(plans[5].delegated)
+    ([False, False, False, False, False, True, False], [(0, 'down'), (0, 'up')])
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        *,
+        planner: str = "pipemorph",
+        runtime: str = "torch",
+        message_ms: float = 0.0,
+        delegation_ms: float | None = None,
+        detect: Callable[[], Detector] | None = None,
+    ) -> None:
+        cost_ms = message_ms if delegation_ms is None else delegation_ms
+        strategy = Strategy("adaptive", "Adaptive", planner, Ideal(message_ms), Delegated(base_ms=cost_ms))
+        self._planning = Planning(target(runtime).adapted(scenario), strategy)
+        self._estimator = Estimator(detect or detector("ratio"), scenario.stages - 1)
+        self._planned_ms = np.zeros((scenario.stages - 1, 2))
+
+    def first(self) -> TorchPlan:
+        """Return the plan for healthy links."""
+        return self._for(self._planning.healthy)
+
+    def after(self, measured_ms: Array) -> TorchPlan | None:
+        """Take in an iteration's transfer times, and return a plan where another one is due.
+
+        Parameters
+        ----------
+        measured_ms : array, shape [S−1, 2]
+            Of each link's activations and gradients; NaN where nothing was sent.
+        """
+        delay_ms = self._estimator.observe(measured_ms)
+        if not differs(delay_ms, self._planned_ms):
+            return None
+        self._planned_ms = delay_ms
+        return self._for(self._planning.plan(delay_ms))
+
+    def _for(self, made: Prepared) -> TorchPlan:
+        rows = tuple(torch_csv(made.schedule, "compute_comms").splitlines())
+        delegated = frozenset(
+            (int(link), _WAYS[way]) for link, way in np.argwhere(made.plan.delegates)
+        )
+        expected_ms = self._planning.iteration_ms(made.runs, made.plan.delay_ms)
+        return TorchPlan(rows, delegated, expected_ms)

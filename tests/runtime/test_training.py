@@ -1,0 +1,74 @@
+"""Stock torch trains as it should, whatever carries its messages."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipesim.formats.torch_csv import save_torch_csv
+from pipesim.scenario import Scenario
+from planners import plan
+from tests import ROOT
+from tests.formats.torch_runtime import RANKS
+from tests.processes import Background
+from tests.runtime import training
+
+pytestmark = [
+    pytest.mark.skipif(find_spec("torch") is None, reason="needs torch"),
+    pytest.mark.slow,
+]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, Any]]]:
+    """What each rank found, in one run of all cases."""
+
+    folder = tmp_path_factory.mktemp("training")
+    for name, placement in training.PLACEMENTS.items():
+        planner, _, kind = name.partition(" ")
+        if kind:
+            scenario = Scenario(
+                stages=len(placement), microbatches=training.MICROBATCHES, placement=placement
+            )
+            save_torch_csv(plan(scenario, planner), folder / f"{name}.csv", kind)  # type: ignore[arg-type]
+    command = [sys.executable, "-m", training.__name__, str(folder)]
+    env = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
+    with Background(folder / "run", *command, env=env) as run:
+        run.ended()
+        assert run.process.returncode == 0, run.said[-4000:]
+    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(RANKS)]
+
+
+@pytest.mark.parametrize("schedule", training.PLACEMENTS)
+def test_messages_of_a_process_group_train_as_before(schedule: str, found: Any) -> None:
+    ranks = [rank[f"directly {schedule}"] for rank in found]
+    placement = training.PLACEMENTS[schedule]
+    assert max(rank["error"] for rank in ranks) < 1e-9
+    assert [rank["left"] for rank in ranks] == [[]] * RANKS
+    assert all(rank["unchanged"] for rank in ranks)
+    apart = [link for link in range(len(placement) - 1) if placement[link] != placement[link + 1]]
+    each = [  # evaluated too, with activations alone
+        (link, direction, microbatch)
+        for link in apart
+        for direction, times in (("down", 3 if placement == training.V else 6), ("up", 3))
+        for microbatch in range(training.MICROBATCHES)
+        for _ in range(times)
+    ]
+    sent: dict[tuple[Any, ...], list[int]] = {}
+    landed: dict[tuple[Any, ...], list[int]] = {}
+    for rank in ranks:
+        for messages, times in (rank["sent"], sent), (rank["landed"], landed):
+            for *message, ns in messages:
+                times.setdefault(tuple(message), []).append(ns)
+                assert ns < rank["now_ns"]
+    for times in sent, landed:
+        assert sorted(key for key, all_ns in times.items() for _ in all_ns) == sorted(each)
+    for (link, *message), all_ns in landed.items():
+        for handed_ns, landed_ns in zip(sent[link, *message], all_ns, strict=True):
+            late_ns = 3_000_000 if link == 0 else 0
+            assert handed_ns + late_ns < landed_ns  # all ranks are on one host, with one clock
