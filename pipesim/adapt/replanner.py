@@ -84,7 +84,9 @@ class Replanner:
         detect: Callable[[], Detector] | None = None,
     ) -> None:
         cost_ms = message_ms if delegation_ms is None else delegation_ms
-        strategy = Strategy("adaptive", "Adaptive", planner, Ideal(message_ms), Delegated(base_ms=cost_ms))
+        strategy = Strategy(
+            "adaptive", "Adaptive", planner, Ideal(message_ms), Delegated(base_ms=cost_ms)
+        )
         self._planning = Planning(target(runtime).adapted(scenario), strategy)
         self._estimator = Estimator(detect or detector("ratio"), scenario.stages - 1)
         self._planned_ms = np.zeros((scenario.stages - 1, 2))

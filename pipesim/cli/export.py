@@ -112,22 +112,24 @@ def export(
     outputs = Outputs({"--output": output}, scenario.scenario, planned.plan)
     runtime = planned.target
     transport = over.build(runtime=runtime, planner=planned.made_by if runtime else "")
+    notes = []
     with progress(quiet) as report:
         what, schedule = planned.build(scenario, transport, report)
+        report("simulating")
         if form in OF_A_RUN:
-            report("simulating")
             timeline = simulate(what, schedule, transport)
-    if form in OF_A_RUN:
-        OF_A_RUN[form](timeline, f"{schedule.planner or 'plan'} over {transport}", output)
-    else:
-        OF_THE_PLAN[form](schedule, output)
-        if form == "torch-csv" and (left_out := _left_out(schedule)):
-            note(left_out, quiet=quiet)
-        if planned.plan and runtime and not runtime.runs_as_planned(schedule):
-            given = scenario.build(plan=schedule, chunks=planned.chunks)
-            if scenario == ScenarioOptions():
-                given = assumed_delays(schedule, given)
-            note(_warning(given, schedule, runtime, transport), quiet=quiet)
+            OF_A_RUN[form](timeline, f"{schedule.planner or 'plan'} over {transport}", output)
+        else:
+            if planned.plan and runtime:
+                given = scenario.build(plan=schedule, chunks=planned.chunks)
+                if scenario == ScenarioOptions():
+                    given = assumed_delays(schedule, given)
+                notes = _misfit(given, schedule, runtime, transport)
+            OF_THE_PLAN[form](schedule, output)
+    if form == "torch-csv" and (left_out := _left_out(schedule)):
+        notes.insert(0, left_out)
+    for text in notes:
+        note(text, quiet=quiet)
     outputs.written(quiet=quiet)
 
 
@@ -135,20 +137,26 @@ _RUNTIME = "torch"
 """What runs the formats of an order."""
 
 
-def _warning(scenario: Scenario, schedule: Schedule, runtime: Target, over: Transport) -> str:
-    """What it costs that a plan was not made for the runtime, in one line."""
+def _misfit(scenario: Scenario, schedule: Schedule, runtime: Target, over: Transport) -> list[str]:
+    """Warn in one line that a plan was not made for the runtime, if so, and what that costs."""
     found = retargeted(scenario, schedule, runtime, over)
-    assert found is not None, "the plan was made for something else"
-    made_for = schedule.assumed.runtime
-    whose = TARGETS.get(made_for or "", IDEAL).title
+    if found is None:
+        return []
+    whose = TARGETS.get(schedule.assumed.runtime or "", IDEAL).title
+    there = f"{milliseconds(found.there_ms)} there instead of {milliseconds(found.meant_ms)}"
+    if found.there_peak > found.meant_peak:
+        there += (
+            f", holding up to {found.there_peak:g} activations instead of {found.meant_peak:g} on "
+            f"device {schedule.placement[0]}"
+        )
+    planner = found.planned.planner
     gain = (
-        f"{milliseconds(found.planned_ms)} if planned for it "
-        f"(pipesim plan --planner {found.planned.planner} --runtime {runtime.name})"
+        f"{milliseconds(found.planned_ms)} if planned for it (pipesim plan --planner {planner} "
+        f"--runtime {runtime.name})"
         if found.planned_ms < found.there_ms
-        else f"{found.planned.planner} has no shorter plan for it"
+        else f"{planner} has no shorter plan for it"
     )
-    return (
-        f"warning: {runtime.described}, and this plan was made for {whose}: it takes "
-        f"{milliseconds(found.there_ms)} there instead of {milliseconds(found.meant_ms)}, and "
+    return [
+        f"warning: {runtime.described}, and this plan was made for {whose}: it takes {there}, and "
         f"{gain}; predicted over {found.over} for {described(scenario)}"
-    )
+    ]

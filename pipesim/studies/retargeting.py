@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipesim.engine import evaluate
-from pipesim.errors import DeadlockError, ScheduleError
+from pipesim.engine import Runs, deadlocked, evaluate
+from pipesim.errors import ScheduleError
 from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
 from pipesim.target import Target
@@ -27,6 +27,8 @@ class Retargeted:
         Where operators do what the plan was made for.
     there_ms : float
         In the runtime.
+    meant_peak, there_peak : float
+        Most activations of the first stage's device, in micro-batches: as meant, and there.
     planned : Schedule
         What a planner makes for the runtime: the plan's own one, or else pipemorph.
     planned_ms : float
@@ -37,17 +39,18 @@ class Retargeted:
 
     meant_ms: float
     there_ms: float
+    meant_peak: float
+    there_peak: float
     planned: Schedule
     planned_ms: float
     over: Transport
 
 
 def assumed_delays(schedule: Schedule, scenario: Scenario) -> Scenario:
-    """Return a scenario with the delays that a plan was made for, in flight."""
-    delay_ms = schedule.assumed.delay_ms
-    return scenario.without_delay().replaced(
-        latency_ms=0.0 if delay_ms is None else np.array(delay_ms)
-    )
+    """Return a scenario with the delays that a plan was made for, in flight between devices."""
+    delay_ms = np.broadcast_to(schedule.assumed.delay_ms or 0.0, scenario.delay_ms.shape)
+    between = np.array([scenario.crosses(link) for link in range(scenario.stages - 1)], dtype=bool)
+    return scenario.without_delay().replaced(latency_ms=delay_ms * between[:, None])
 
 
 def retargeted(
@@ -75,15 +78,22 @@ def retargeted(
     if runtime.runs_as_planned(schedule):
         return None
     there = runtime.adapted(scenario)
-    try:
-        there_ms = evaluate(there, schedule, over)
-    except DeadlockError:
+    if schedule.communicates and deadlocked(schedule, over):
         over = over.unblocked
-        there_ms = evaluate(there, schedule, over)
-    meant_ms = evaluate(scenario, schedule, over)
+    runs = Runs(schedule, over)
     known = schedule.planner if schedule.planner in names() else "pipemorph"
     try:
         planned = plan(scenario, known, over=over, runtime=runtime)
     except ScheduleError:  # it is not for this placement, or has no plan for these limits
         planned = plan(scenario, "pipemorph", over=over, runtime=runtime)
-    return Retargeted(meant_ms, there_ms, planned, evaluate(there, planned, over), over)
+    meant, run = runs.timeline(scenario), runs.timeline(there)
+    device = scenario.placement[0]
+    return Retargeted(
+        meant_ms=meant.iteration_ms,
+        there_ms=run.iteration_ms,
+        meant_peak=float(scenario.in_micro_batches(meant.peak_activations)[device]),
+        there_peak=float(scenario.in_micro_batches(run.peak_activations)[device]),
+        planned=planned,
+        planned_ms=evaluate(there, planned, over),
+        over=over,
+    )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given
 
 from pipesim.engine import deadlocked, evaluate
 from pipesim.scenario import Scenario
-from pipesim.schedule import Schedule
+from pipesim.schedule import Assumptions, Schedule
 from pipesim.studies.retargeting import assumed_delays, retargeted
 from pipesim.target import TARGETS, target
 from pipesim.transport import Ideal, Nccl, Transport
@@ -22,6 +24,7 @@ def test_the_worked_example() -> None:
     found = retargeted(EXAMPLE, plan(EXAMPLE, "zerobubble"), TORCH, Ideal())
     assert found is not None
     assert (found.meant_ms, found.there_ms, found.planned_ms) == (440, 470, 410)
+    assert (found.meant_peak, found.there_peak) == (9.5, 12)
     assert found.planned == plan(EXAMPLE, "zerobubble", runtime=TORCH)
 
 
@@ -67,3 +70,9 @@ def test_the_delays_that_a_plan_was_made_for() -> None:
     assert not there.occupancy_ms.any()
     costly = plan(slow, "pipemorph", over=Nccl(base_ms=2))
     assert assumed_delays(costly, slow).latency_ms.tolist() == [[2, 2], [2, 7], [2, 2]]
+    v = Scenario(stages=4, placement=Scenario.place("v", 2, 2))
+    everywhere = Assumptions(delay_ms=3)
+    told = replace(plan(v, "zerobubble"), assumed=everywhere)
+    assert assumed_delays(told, v).latency_ms.tolist() == [[3, 3], [0, 0], [3, 3]]
+    alone = Scenario(stages=1)
+    assert assumed_delays(plan(alone, "pipemorph"), alone) == alone
