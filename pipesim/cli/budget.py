@@ -10,6 +10,7 @@ from typer import Option
 from pipesim.cli.options import (
     EngineName,
     Json,
+    MessageCost,
     Quiet,
     RuntimeName,
     ScenarioOptions,
@@ -17,6 +18,7 @@ from pipesim.cli.options import (
     complete_planner,
     engine_named,
     head,
+    message_cost_ms,
     runtime_named,
 )
 from pipesim.cli.output import Column, progress, show, show_json, show_rows
@@ -44,6 +46,7 @@ def budget(
             autocompletion=complete_planner,
         ),
     ] = "zerobubble",
+    message_cost: MessageCost = None,
     runtime: RuntimeName = None,
     engine: EngineName = None,
     json: Json = False,
@@ -56,19 +59,23 @@ def budget(
     for a warm-up that absorbs it, and say what that costs in activations. On a testbed, messages go
     through delegates where the runtime has some: where anything blocks, no plan absorbs a delay.
     """
-    cluster, target = where.cluster(), runtime_named(runtime)
+    cost_ms, cluster = message_cost_ms(message_cost), where.cluster(message_cost)
+    target = runtime_named(runtime)
     way = "delegated" if target is None or target.delegates else target.transport().name
-    over = cluster.transport(way).unblocked if cluster else Ideal()
+    over = cluster.transport(way).unblocked if cluster else Ideal(base_ms=cost_ms)
     what = (target or IDEAL).adapted(scenario.build(cluster=cluster))
     with progress(quiet) as report:
         report(f"planning with {planner}")
         result = budgets(what, planner, over, engine=engine_named(engine))
     if json:
-        show_json(result.as_dict() | ({"testbed": cluster.as_dict(what)} if cluster else {}))
+        own: dict[str, object] = {"message_cost_ms": cost_ms} if cost_ms else {}
+        if cluster:
+            own["testbed"] = cluster.as_dict(what)
+        show_json(result.as_dict() | own)
         return
     if not quiet:
         show(
-            *head(what, 0.0, cluster),
+            *head(what, cost_ms, cluster, runtime=target),
             f"plan of {planner}, warm-up {numbers(result.current.warmup)}",
             "",
         )

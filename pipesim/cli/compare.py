@@ -173,7 +173,7 @@ def compare(
         show_json(result.as_dict() | {"advised": advised_name, "advice": advice(result)})
     else:
         if not quiet:
-            show(*head(what, cost_ms, cluster), "")
+            show(*head(what, cost_ms, cluster, runtime=target), "")
         _show_rows(result)
         show("", *filter(None, (_lower_bound(result), _misfits(result))), *_left_out(result))
         if not quiet:

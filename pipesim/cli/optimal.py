@@ -22,17 +22,18 @@ from pipesim.cli.options import (
     Quiet,
     RuntimeName,
     ScenarioOptions,
+    head,
     message_cost_ms,
     parsed,
     runtime_named,
 )
 from pipesim.cli.output import Outputs, note, progress, show, show_json
 from pipesim.documents.plan_json import plan_json, save_plan
-from pipesim.documents.words import described, unblocked
+from pipesim.documents.words import unblocked
 from pipesim.errors import ScenarioError
 from pipesim.scenario import Scenario
 from pipesim.studies.optimum import optimum
-from pipesim.target import IDEAL
+from pipesim.target import IDEAL, Target
 from pipesim.text import counted, milliseconds, numbers, plain
 
 __all__ = ["optimal"]
@@ -104,7 +105,7 @@ def optimal(
     if json:
         show_json(_as_dict(result) | ({"message_cost_ms": cost_ms} if cost_ms else {}))
     else:
-        _show(what, cost_ms, result, quiet)
+        _show(what, cost_ms, target, result, quiet)
     if result.interrupted:
         note("interrupted: this is what was known by then", quiet=quiet)
     if result.schedule:
@@ -146,8 +147,10 @@ def _as_dict(result: Result) -> dict[str, object]:
     }
 
 
-def _show(scenario: Scenario, cost_ms: float, result: Result, quiet: bool) -> None:
-    lines = [] if quiet else [described(scenario, cost_ms), ""]
+def _show(
+    scenario: Scenario, cost_ms: float, runtime: Target | None, result: Result, quiet: bool
+) -> None:
+    lines = [] if quiet else [*head(scenario, cost_ms, None, runtime=runtime), ""]
     lines += [f"solver          {result.solver}, {plain(result.seconds, 2)} s"]
     limited = np.isfinite(scenario.activation_limit).any()
     within = " within the activation limits" if limited else ""

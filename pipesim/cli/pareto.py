@@ -14,6 +14,7 @@ from pipesim.engine import Engine
 from pipesim.files import write_csv
 from pipesim.scenario import Scenario
 from pipesim.studies.pareto import Point, pareto
+from pipesim.target import Target
 from pipesim.text import decimals, fixed, milliseconds, numbers
 from pipesim.transport import Transport
 
@@ -28,6 +29,7 @@ def show_pareto(
     over: Transport,
     cost_ms: float,
     cluster: Cluster | None,
+    runtime: Target | None,
     engine: Engine | None,
     csv_file: Path | None,
     plot: Path | None,
@@ -61,12 +63,14 @@ def show_pareto(
         )
     else:
         if not quiet:
-            show(*head(scenario, cost_ms, cluster), "")
+            show(*head(scenario, cost_ms, cluster, runtime=runtime), "")
         _show_points(points)
         show("", f"Lower bound: {milliseconds(bound_ms)}")
         if not quiet:
             hint = "" if cost_ms or cluster else " (--message-cost)"
-            what = unblocked(costs_ms) if over.name == "ideal" else f"over the transport {over}"
+            what = unblocked(costs_ms)
+            if over.name != "ideal":
+                what = what.replace("where nothing blocks", f"over the transport {over}")
             show(f"Times hold {what}{hint}.")
 
 

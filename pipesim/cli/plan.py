@@ -83,7 +83,9 @@ def plan(
         what = planning.adapted(scenario.build(chunks=planning.chunks, cluster=cluster))
         asked = over.transport or planning.runtime
         route = transport if asked else transport.unblocked
-        show_pareto(what, route, cost_ms, cluster, chosen, csv_file, plot, json, quiet)
+        show_pareto(
+            what, route, cost_ms, cluster, planning.target, chosen, csv_file, plot, json, quiet
+        )
         outputs.written(quiet=quiet)
         return
     if csv_file or plot:
@@ -106,7 +108,7 @@ def plan(
         show_json(json_module.loads(plan_json(schedule)) | {"result": result})
     else:
         if not quiet:
-            show(*head(what, cost_ms, cluster), "")
+            show(*head(what, cost_ms, cluster, runtime=planning.target), "")
         how = "" if cluster or transport.name != "ideal" else f"{unblocked(cost_ms)} "
         _show(what, schedule, worth, f"{how}(transport {transport})")
     outputs.written(quiet=quiet)

@@ -97,7 +97,7 @@ def simulate(
         show_json(_as_dict(schedule, transport, timeline) | own)
     else:
         if not quiet:
-            show(*head(what, over.message_cost_ms, cluster), name, "")
+            show(*head(what, over.message_cost_ms, cluster, runtime=runtime), name, "")
         _show(transport, timeline)
     outputs.written(quiet=quiet)
 

@@ -15,7 +15,7 @@ from pipesim import analysis
 from pipesim.engine import Engine, Runs
 from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
-from pipesim.transport import Ideal, Transport
+from pipesim.transport import Ideal, Transport, transport
 from planners.search import search
 
 __all__ = ["Point", "pareto"]
@@ -62,7 +62,7 @@ class Point:
 
 def pareto(
     scenario: Scenario,
-    over: Transport = Ideal(),
+    over: str | Transport = "ideal",
     *,
     moves: int | None = None,
     engine: Engine | None = None,
@@ -75,7 +75,7 @@ def pareto(
     scenario : Scenario
         Its delays are planned for. Its activation limits do not bind here: what a plan holds
         beyond them is counted as host memory.
-    over : Transport
+    over : str or Transport
         How messages travel, and what they cost besides delays. Both are planned for.
     moves : int, optional
         Moves of the search for each plan.
@@ -90,9 +90,10 @@ def pareto(
     >>> points[0].peak < points[-1].peak, points[0].iteration_ms > points[-1].iteration_ms
     (True, True)
     """
-    told = scenario.with_message_cost(over.costs_ms(scenario))
-    if not over.blocks:
-        scenario, over = told, Ideal()
+    route = transport(over)
+    told = scenario.with_message_cost(route.costs_ms(scenario))
+    if not route.blocks:
+        scenario, route = told, Ideal()
     each = np.array(list(map(len, scenario.stages_of)))
     least = int(each.max())
     most = least * scenario.microbatches
@@ -101,7 +102,7 @@ def pareto(
     for limit in range(least, most + 1):
         progress(f"planning for {limit / least:g} activations")
         capped = scenario.replaced(activation_limit=limit / least * each)
-        point = _point(scenario, search(capped, over=over, moves=moves), over, engine)
+        point = _point(scenario, search(capped, over=route, moves=moves), route, engine)
         if not points or point.iteration_ms < points[-1].iteration_ms * (1 - _SAME):
             points.append(point)
         if point.iteration_ms <= bound_ms or point.peak * least < limit - 1:

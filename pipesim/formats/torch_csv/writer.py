@@ -33,6 +33,9 @@ waits for nobody. Over NCCL the two ranks share a communicator and its stream, i
 sends and receives queue as they are posted: two ranks that both send first hang, unless the
 messages fit NCCL's buffers. The operators of an overlap run one after the other.
 
+Its first stage runs nothing in ``I`` and the whole backward in ``W``; plan for that with
+:mod:`pipesim.target`.
+
 The interface is private to torch and may change; this was checked against torch 2.13.0.
 """
 
