@@ -130,25 +130,29 @@ class _Intervals:
 
     def _add_limits(self) -> None:
         scenario, model = self.network.scenario, self.model
-        part = Fraction(scenario.released("B")).limit_denominator(10**6)
+        parts = [
+            Fraction(part).limit_denominator(10**6) for part in scenario.released("B").tolist()
+        ]
+        whole = math.lcm(*(part.denominator for part in parts))
         number = {op: i for i, op in enumerate(self.network.ops)}
         for device, limit in zip(
             self.network.on_device, scenario.activation_limit.tolist(), strict=True
         ):
-            if limit * part.denominator >= len(device) * part.denominator:
+            if limit >= len(device):
                 continue
             held, demands = [], []
             for i in device:
                 go_on(self.network.over)
                 op = self.network.ops[i]
+                part = parts[op.stage]
                 share = {"F": Fraction(0), "B": part, "W": 1 - part}[op.kind]
                 if share:
                     f = number[op._replace(kind="F")]
                     length = model.new_int_var(0, self.units.horizon, "")
                     span = model.new_interval_var(self.start[f], length, self.done[i], "")
                     held.append(span)
-                    demands.append(int(share * part.denominator))
-            room = math.floor((limit + TOLERANCE) * part.denominator)
+                    demands.append(int(share * whole))
+            room = math.floor((limit + TOLERANCE) * whole)
             model.add_cumulative(held, demands, room)
 
     def suggest(self, schedule: Schedule) -> None:

@@ -144,12 +144,13 @@ class Model:
 
     def _add_limits(self) -> None:
         scenario, ops = self.network.scenario, self.network.ops
-        held = {"F": 1.0} | {kind: -scenario.released(kind) for kind in ("B", "W")}
+        given = {kind: scenario.released(kind).tolist() for kind in ("B", "W")}
+        held = [1.0 if op.kind == "F" else -given[op.kind][op.stage] for op in ops]
         for device, limit in zip(
             self.network.on_device, np.asarray(scenario.activation_limit), strict=True
         ):
             for f in (i for i in device if ops[i].kind == "F" and np.isfinite(limit)):
-                earlier = (held[ops[a].kind] * self._before(a, f) for a in device if a != f)
+                earlier = (held[a] * self._before(a, f) for a in device if a != f)
                 self._add(1 + pulp.lpSum(earlier) <= float(limit) + TOLERANCE)
 
     def _add_cuts(self) -> None:

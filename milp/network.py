@@ -354,9 +354,9 @@ class Network:
     def overfull(self, schedule: Schedule) -> int | None:
         """First device that holds more activations than it may, None if there is none."""
         released = self.scenario.released
-        held = {kind: float(kind == "F") - released(kind) for kind in KINDS}
+        held = {kind: (float(kind == "F") - released(kind)).tolist() for kind in KINDS}
         for device, order in enumerate(schedule.orders):
-            peak = max(accumulate(held[op.kind] for op in order))
+            peak = max(accumulate(held[op.kind][op.stage] for op in order))
             if peak > self.scenario.activation_limit[device] + TOLERANCE:
                 return device
         return None

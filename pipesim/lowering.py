@@ -53,8 +53,9 @@ def lower(schedule: Schedule, scenario: Scenario, transport: Transport) -> Progr
 
     A schedule's own order of sends and receives is kept where kernels queue up: each is a kernel
     of its own under ``nccl``, as PyTorch launches them, and one that blocks under ``exchange``.
-    Those of a batch are one kernel, but over ``Nccl(fused=False)``. Over the other transports, and for messages that ``only_slow`` delegates, a
-    message leaves right after its operator, and none waits for another.
+    Those of a batch are one kernel, but over ``Nccl(fused=False)``. Over the other transports, and
+    for messages that ``only_slow`` delegates, a message leaves right after its operator, and none
+    waits for another.
 
     Raises
     ------
@@ -179,7 +180,8 @@ def _own_batches(
 ) -> Batches:
     """The messages but the posted where the schedule itself sends and receives them."""
     sender = {message.sending: place for place, message in messages.sent.items()}
-    rows = messages.schedule.actions or ()
+    schedule = messages.schedule
+    rows = schedule.actions or ()
 
     def device(actions: Iterable[Action]) -> list[list[list[int]]]:
         gaps: list[list[list[int]]] = [[]]
@@ -191,7 +193,7 @@ def _own_batches(
             gaps += [[] for _ in operators_of([action])]
         return gaps
 
-    return [device(row) for row in (rows if fused else unbatched(rows, messages.schedule.placement))]
+    return [device(row) for row in (rows if fused else unbatched(rows, schedule.placement))]
 
 
 # -- NCCL: one queue, ordered by expected completion ---------------------------------------
@@ -284,7 +286,7 @@ def _queued(
     p2p_streams: Literal["device", "peer", "direction"] = "device",
     posted: Collection[int] = (),
 ) -> Instructions:
-    """Queue kernels, one for each batch and stream; messages in ``posted`` stay out of the queue."""
+    """Queue kernels, one for each batch and stream; those in ``posted`` stay out of the queue."""
 
     def stream(sender: int, device: int) -> Hashable:
         own, other = messages.ends[sender]
@@ -320,6 +322,7 @@ def _split_after(run: list[int], consumed: int | None) -> list[list[int]]:
 
 
 # -- exchange: Megatron's blocking batches -------------------------------------------------
+
 
 def _exchanged(messages: _Messages, scenario: Scenario) -> Batches:
     """The batches of Megatron, where they meet their other ends."""

@@ -90,8 +90,8 @@ class Scenario:
         host may hold for it. ``inf``: no limit.
     activation_bytes : float
         Size of the activations that one stage saves for one micro-batch.
-    released_by_b : float
-        Part of them, 0 … 1, that B gives back; W gives back the rest, BW all.
+    released_by_b : array_like, shape [] or [S]
+        Part of them, 0 … 1, that B of each stage gives back; W gives back the rest, BW all.
     name, source : str
         For readers: what this is and where its numbers come from.
 
@@ -122,7 +122,7 @@ class Scenario:
     activation_limit: Array
     host_limit: Array
     activation_bytes: float
-    released_by_b: float
+    released_by_b: Array
     name: str
     source: str
 
@@ -142,7 +142,7 @@ class Scenario:
         activation_limit: ArrayLike = np.inf,
         host_limit: ArrayLike = np.inf,
         activation_bytes: float = 0.0,
-        released_by_b: float = 0.5,
+        released_by_b: ArrayLike = 0.5,
         name: str = "",
         source: str = "",
     ) -> None:
@@ -163,11 +163,12 @@ class Scenario:
         limits = {"activation_limit": activation_limit, "host_limit": host_limit}
         for field, limit in limits.items():
             self._set(field, _broadcast(field, limit, (self.devices,), allow_inf=True))
-        sizes = {"activation_bytes": activation_bytes, "released_by_b": released_by_b}
-        for field, size in sizes.items():
-            self._set(field, float(_broadcast(field, size, ())))
-        if self.released_by_b > 1:
-            raise ScenarioError(f"released_by_b must be between 0 and 1, not {self.released_by_b}")
+        size = float(_broadcast("activation_bytes", activation_bytes, ()))
+        self._set("activation_bytes", size)
+        parts = _broadcast("released_by_b", released_by_b, (self.stages,))
+        if (most := parts.max()) > 1:
+            raise ScenarioError(f"released_by_b must be between 0 and 1, not {most:g}")
+        self._set("released_by_b", parts)
         for field, words in {"name": name, "source": source}.items():
             if not isinstance(words, str):
                 raise ScenarioError(f"{field} must be text, not {words!r}")
@@ -272,19 +273,21 @@ class Scenario:
         }
         return fields[kind]
 
-    def released(self, kind: Kind) -> float:
-        """Part of an activation that an operator gives back when it ends; F gives back none.
+    def released(self, kind: Kind) -> Array:
+        """Part of an activation that an operator of each stage gives back when it ends, shape [S].
+
+        F gives back none.
 
         Examples
         --------
-        >>> [Scenario(released_by_b=0.25).released(kind) for kind in KINDS]
-        [0.0, 0.25, 0.75, 1.0]
+        >>> [Scenario(stages=2, released_by_b=[0, 0.25]).released(kind).tolist() for kind in KINDS]
+        [[0.0, 0.0], [0.0, 0.25], [1.0, 0.75], [1.0, 1.0]]
         """
-        parts: dict[Kind, float] = {
-            "F": 0.0,
+        parts: dict[Kind, Array] = {
+            "F": np.zeros(self.stages),
             "B": self.released_by_b,
             "W": 1 - self.released_by_b,
-            "BW": 1.0,
+            "BW": np.ones(self.stages),
         }
         return parts[kind]
 
@@ -432,6 +435,7 @@ class Scenario:
             activation_limit=self.activation_limit * chunks,
             host_limit=self.host_limit * chunks,
             activation_bytes=self.activation_bytes / chunks,
+            released_by_b=np.tile(self.released_by_b, chunks),
         )
 
     def replaced(self, **changes: Any) -> Scenario:

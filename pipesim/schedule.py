@@ -37,6 +37,8 @@ class Assumptions:
         Forwards that each stage was told to run before its first backward.
     transport : str, optional
         The transport that the plan is for.
+    runtime : str, optional
+        The runtime that the plan is for, see :mod:`pipesim.target`.
     """
 
     delay_ms: float | Sequence[Sequence[float]] | None = None
@@ -44,6 +46,7 @@ class Assumptions:
     host_limit: Sequence[float] | None = None
     warmup: Sequence[int] | None = None
     transport: str | None = None
+    runtime: str | None = None
 
     def __post_init__(self) -> None:
         try:

@@ -118,7 +118,7 @@ class Timeline:
         spans = self.compute[device]
         released = {kind: self.scenario.released(kind) for kind in KINDS}
         takes = np.array([span.op.kind == "F" for span in spans])
-        given = np.array([released[span.op.kind] for span in spans])
+        given = np.array([released[span.op.kind][span.op.stage] for span in spans])
         starts = np.array([span.start_ms for span in spans])
         ends = np.array([span.end_ms for span in spans])
         times, moment = np.unique(np.where(takes, starts, ends), return_inverse=True)

@@ -106,7 +106,8 @@ class ListScheduler:
         self.gradients = [0] * stages  # arrived: backwards that may start
         self.b_ended = [0] * stages  # weights that may start
         self.held = [0.0] * scenario.devices
-        self.released_by_b, self.released_by_w = scenario.released("B"), scenario.released("W")
+        self.released_by_b = scenario.released("B").tolist()
+        self.released_by_w = scenario.released("W").tolist()
         self.idle = [True] * scenario.devices
         self.orders: list[list[Op]] = [[] for _ in range(scenario.devices)]
         self.priorities: tuple[tuple[Kind, list[int], int], ...] = (
@@ -155,11 +156,11 @@ class ListScheduler:
                 self.gradients[s] += 1
         elif what == self._B_END:
             self.b_ended[s] += 1
-            self.held[device] -= self.released_by_b
+            self.held[device] -= self.released_by_b[s]
             if s:
                 heappush(events, (now + self.delays[s - 1][UP], self._GRADIENT, s - 1))
         else:
-            self.held[device] -= self.released_by_w
+            self.held[device] -= self.released_by_w[s]
 
     def dispatch(self, device: int, now: float, events: list[tuple[float, int, int]]) -> None:
         """Start the operator of the highest priority that may start on an idle device."""

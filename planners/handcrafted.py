@@ -75,7 +75,7 @@ def _handcrafted(scenario: Scenario, name: str, warmup: NDArray[np.int_]) -> Sch
 def _order(scenario: Scenario, device: int, warmup: int, late: int) -> list[Op]:
     """The order of one device: W runs once more than ``late`` of them are due, or for its room."""
     n, limit = scenario.microbatches, scenario.activation_limit[device] + _ROUNDING
-    by_b, by_w = scenario.released("B"), scenario.released("W")
+    by_b, by_w = (float(scenario.released(kind)[device]) for kind in ("B", "W"))
     order: list[Op] = []
     forwards = weights = 0
     for backwards in range(n):

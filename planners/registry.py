@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar, cast
 from pipesim.errors import PipesimError, ScheduleError
 from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
+from pipesim.target import Target
 from pipesim.transport import Transport, transport
 
 __all__ = ["Planner", "chunks", "get", "names", "plan", "planner", "summary", "takes_group_size"]
@@ -124,6 +125,7 @@ def plan(
     *,
     over: str | Transport = "ideal",
     group_size: int | None = None,
+    runtime: Target | None = None,
 ) -> Schedule:
     """Plan ``scenario`` with the planner called ``name``.
 
@@ -138,6 +140,9 @@ def plan(
         cost there as a part of every link's delay.
     group_size : int, optional
         Micro-batches that go through a chunk before the next, for ``interleaved-1f1b``.
+    runtime : Target, optional
+        The runtime that the plan is for. Planners are given what operators do there, and the plan
+        says for which it is.
 
     Raises
     ------
@@ -153,13 +158,16 @@ def plan(
     function = cast(Callable[..., Schedule], get(name))
     known = signature(function).parameters
     route = transport(over)
-    told = {}
+    told: dict[str, object] = {}
+    if runtime is not None:
+        scenario = runtime.adapted(scenario)
     if "over" in known:
         told["over"] = route
     elif (costs_ms := route.costs_ms(scenario)).any():
         scenario = scenario.with_message_cost(costs_ms)
-    if group_size is None:
-        return function(scenario, **told)
-    if not takes_group_size(name):
-        raise ScheduleError(f"{name} takes no group size")
-    return function(scenario, **told, group_size=group_size)
+    if group_size is not None:
+        if not takes_group_size(name):
+            raise ScheduleError(f"{name} takes no group size")
+        told["group_size"] = group_size
+    schedule = function(scenario, **told)
+    return schedule if runtime is None else runtime.made(schedule)

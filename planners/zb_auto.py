@@ -89,10 +89,10 @@ class _Candidate:
         self.times: dict[Kind, list[list[float]]] = {
             kind: scenario.durations_ms(kind).tolist() for kind in _SPLIT
         }
-        self.taken: dict[Kind, float] = {
-            "F": 1.0,
-            "B": -scenario.released("B"),
-            "W": -scenario.released("W"),
+        self.taken: dict[Kind, list[float]] = {
+            "F": [1.0] * stages,
+            "B": (-scenario.released("B")).tolist(),
+            "W": (-scenario.released("W")).tolist(),
         }
         self.down = scenario.delay_ms[:, DOWN].tolist()
         self.up = scenario.delay_ms[:, UP].tolist()
@@ -189,7 +189,7 @@ class _Candidate:
             if held <= self.limits[s]:
                 break
             until += self.times["W"][s][m]
-            held += self.taken["W"]
+            held += self.taken["W"][s]
         return until > gradient and self._affordable(s, gradient - self.now[s])
 
     def fill(self, s: int, until: float, greedy: bool) -> None:
@@ -236,7 +236,7 @@ class _Candidate:
             self.idle[s] += start - self.now[s]
         self.now[s] = start + self.times[kind][s][m]
         self.ends[kind][s].append(self.now[s])
-        self.held[s] += self.taken[kind]
+        self.held[s] += self.taken[kind][s]
         self.done[kind][s] += 1
         self.orders[s].append(Op(kind, s, m))
 

@@ -100,9 +100,9 @@ class _Enumeration:
             if self.scenario.placement[s] == device and done & self._bit(s, m, _DOWN):
                 held += 1
                 if done & self._bit(s, m, _UP):
-                    held -= self.scenario.released_by_b
+                    held -= self.scenario.released_by_b[s]
                 if done & self._bit(s, m, _BOTH):
-                    held -= 1 - self.scenario.released_by_b
+                    held -= 1 - self.scenario.released_by_b[s]
         return held
 
     def steps(self, done: int) -> Iterator[tuple[int, int, _Step]]:

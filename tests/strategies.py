@@ -61,6 +61,7 @@ def scenarios(draw: st.DrawFn, *, limited: bool = False) -> Scenario:
     def delay_table() -> list[list[float]]:
         return [[draw(delays), draw(delays)] if c else [0.0, 0.0] for c in crossing]
 
+    parts = st.sampled_from([0.0, 0.5, 1.0, 1 / 3])
     slow = draw(st.sampled_from(["none", "latency", "occupancy", "both"]))
     limits = (
         [
@@ -82,7 +83,7 @@ def scenarios(draw: st.DrawFn, *, limited: bool = False) -> Scenario:
         occupancy_ms=delay_table() if slow in ("occupancy", "both") and stages > 1 else 0.0,
         message_bytes=draw(st.sampled_from([0.0, 1e6])),
         activation_limit=limits,
-        released_by_b=draw(st.sampled_from([0.0, 0.5, 1.0, 1 / 3])),
+        released_by_b=draw(parts | st.lists(parts, min_size=stages, max_size=stages)),
     )
 
 

@@ -23,6 +23,7 @@ NOUNS = (
     "communication",
     "schedule",
     "transport",
+    "target",
     "program",
     "timeline",
     "lowering",

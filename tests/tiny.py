@@ -63,6 +63,7 @@ def tiny_scenarios(draw: st.DrawFn) -> Scenario:
     for link in range(stages - 1):
         if placement[link] != placement[link + 1]:
             latency[link] = [draw(st.sampled_from([0, 1, 7, 19])) * unit for _ in range(2)]
+    given_back = st.sampled_from([0.5, 0.3, 0.0, 1.0])
     limits = st.sampled_from([math.inf, math.inf, 1, 1.5, 2, 2.3, 3, 4])
     return Scenario(
         stages=stages,
@@ -74,5 +75,5 @@ def tiny_scenarios(draw: st.DrawFn) -> Scenario:
         fused_backward_ms=fused,
         latency_ms=latency,
         activation_limit=[draw(limits) for _ in range(max(placement) + 1)],
-        released_by_b=draw(st.sampled_from([0.5, 0.3, 0.0, 1.0])),
+        released_by_b=draw(given_back | st.lists(given_back, min_size=stages, max_size=stages)),
     )

@@ -162,7 +162,7 @@ class Planning:
             made = self._direct(delay_ms)
         else:
             made = self._delegating(delay_ms, self.strategy.delegated)
-        kept_ms, made_ms = (self._iteration_ms(one.runs, delay_ms) for one in (self.healthy, made))
+        kept_ms, made_ms = (self.iteration_ms(one.runs, delay_ms) for one in (self.healthy, made))
         if kept_ms <= made_ms * (1 + _SAME):
             plan = replace(self.healthy.plan, delay_ms=delay_ms)
             return replace(self.healthy, plan=plan)
@@ -175,11 +175,11 @@ class Planning:
         runs, cost_ms = self._runs(schedule, told, over), 0.0
         if (free := _free(over)) != over:
             cheaper = Iterations(lower(schedule, told, free))
-            cost_ms = self._iteration_ms(runs, delay_ms) - self._iteration_ms(cheaper, delay_ms)
+            cost_ms = self.iteration_ms(runs, delay_ms) - self.iteration_ms(cheaper, delay_ms)
         return Prepared(Plan(delay_ms, delay_ms > 0, max(0.0, cost_ms)), schedule, runs)
 
-    def _iteration_ms(self, runs: Iterations, delay_ms: Array) -> float:
-        """An iteration whose links have these delays."""
+    def iteration_ms(self, runs: Iterations, delay_ms: Array) -> float:
+        """Return how long an iteration takes whose links have these delays, shape [S−1, 2]."""
         injection = Injection(DelayTrace([0.0], [delay_ms]))
         return runs.run(self.scenario, injection).iteration_ms
 

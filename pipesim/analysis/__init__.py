@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pipesim.analysis.blocking import bound_over_ms
 from pipesim.analysis.bounds import lower_bound_ms
 from pipesim.analysis.slackness import (
     check_lemma_1,
@@ -14,6 +15,7 @@ from pipesim.analysis.slackness import (
 )
 
 __all__ = [
+    "bound_over_ms",
     "check_lemma_1",
     "delay_budget_ms",
     "growth_rate",

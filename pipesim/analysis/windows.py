@@ -203,7 +203,7 @@ class _Search:
     def _valid(self, t: int) -> NDArray[np.bool_]:
         """States (i, t − i, l) that exist and fit the limit, shape [S, i, l]."""
         i, j = self.axis[None, :, None], t - self.axis[None, :, None]
-        weights, part = self.axis[None, None, :], self.scenario.released("B")
+        weights, part = self.axis[None, None, :], self.scenario.released("B")[:, None, None]
         place = np.array(self.scenario.placement)
         # Earlier stages of the device have run as many forwards, and not more backwards.
         above = np.array([int((place[:s] == d).sum()) for s, d in enumerate(place)])

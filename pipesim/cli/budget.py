@@ -10,16 +10,21 @@ from typer import Option
 from pipesim.cli.options import (
     EngineName,
     Json,
+    MessageCost,
     Quiet,
+    RuntimeName,
     ScenarioOptions,
     TestbedOptions,
     complete_planner,
     engine_named,
     head,
+    message_cost_ms,
+    runtime_named,
 )
 from pipesim.cli.output import Column, progress, show, show_json, show_rows
 from pipesim.documents.words import unblocked
 from pipesim.studies.budgets import Budgets, LinkBudget, PlanBudgets, budgets
+from pipesim.target import IDEAL
 from pipesim.text import counted, decimals, fixed, links, milliseconds, numbers
 from pipesim.transport import Ideal
 
@@ -41,6 +46,8 @@ def budget(
             autocompletion=complete_planner,
         ),
     ] = "zerobubble",
+    message_cost: MessageCost = None,
+    runtime: RuntimeName = None,
     engine: EngineName = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -50,20 +57,25 @@ def budget(
     A delay is absorbed if it adds no more than itself to the iteration. Two budgets are shown: the
     paper's formula, and the largest delay that the engine finds absorbed. If a delay is not, look
     for a warm-up that absorbs it, and say what that costs in activations. On a testbed, messages go
-    through delegates: where anything blocks, no plan absorbs a delay.
+    through delegates where the runtime has some: where anything blocks, no plan absorbs a delay.
     """
-    cluster = where.cluster()
-    over = cluster.transport("delegated").unblocked if cluster else Ideal()
-    what = scenario.build(cluster=cluster)
+    cost_ms, cluster = message_cost_ms(message_cost), where.cluster(message_cost)
+    target = runtime_named(runtime)
+    way = "delegated" if target is None or target.delegates else target.transport().name
+    over = cluster.transport(way).unblocked if cluster else Ideal(base_ms=cost_ms)
+    what = (target or IDEAL).adapted(scenario.build(cluster=cluster))
     with progress(quiet) as report:
         report(f"planning with {planner}")
         result = budgets(what, planner, over, engine=engine_named(engine))
     if json:
-        show_json(result.as_dict() | ({"testbed": cluster.as_dict(what)} if cluster else {}))
+        own: dict[str, object] = {"message_cost_ms": cost_ms} if cost_ms else {}
+        if cluster:
+            own["testbed"] = cluster.as_dict(what)
+        show_json(result.as_dict() | own)
         return
     if not quiet:
         show(
-            *head(what, 0.0, cluster),
+            *head(what, cost_ms, cluster, runtime=target),
             f"plan of {planner}, warm-up {numbers(result.current.warmup)}",
             "",
         )

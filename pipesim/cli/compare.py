@@ -17,11 +17,13 @@ from pipesim.cli.options import (
     Json,
     MessageOptions,
     Quiet,
+    RuntimeName,
     ScenarioOptions,
     TestbedOptions,
     engine_named,
     head,
     parsed,
+    runtime_named,
 )
 from pipesim.cli.output import Column, Outputs, progress, show, show_json, show_rows
 from pipesim.documents.words import titled
@@ -31,7 +33,14 @@ from pipesim.formats.chrome_trace import save_chrome_trace
 from pipesim.studies.advice import advice, advised
 from pipesim.studies.comparison import Comparison, Row
 from pipesim.studies.comparison import compare as compare_systems
-from pipesim.studies.systems import DEFAULT_SYSTEMS, SYSTEMS, System, default_systems, system
+from pipesim.studies.systems import (
+    DEFAULT_SYSTEMS,
+    SYSTEMS,
+    System,
+    default_systems,
+    on_runtime,
+    system,
+)
 from pipesim.text import decimals, fixed, listed, milliseconds, numbers
 from planners import chunks as chunks_of
 from planners import takes_group_size
@@ -67,6 +76,7 @@ def compare(
     ] = None,
     chunks: Chunks = None,
     group_size: GroupSize = None,
+    runtime: RuntimeName = None,
     optimum: Annotated[
         bool,
         Option(
@@ -107,7 +117,8 @@ def compare(
     names = None if systems is None else parsed("--systems", parsing.names, systems)
     cost_ms, cluster = messages.message_cost_ms, where.cluster(messages.message_cost)
     what = scenario.build(cluster=cluster, rank=None if parallel.dp is None else 0)
-    compared = [system(name) for name in names or default_systems(what, chunks)]
+    target = runtime_named(runtime)
+    compared = [system(name) for name in names or on_runtime(default_systems(what, chunks), target)]
     _check_used(compared, chunks, group_size)
     ways = list(dict.fromkeys(one.transport for one in compared))
     messages.check_used(ways)
@@ -116,11 +127,14 @@ def compare(
         "message_cost_ms": cost_ms,
         "testbed": cluster.testbed if cluster else None,
         "ranks_per_host": cluster.ranks_per_host if cluster else 1,
-        "transports": [free.over(name, cluster) for name in (*ways, "ideal")],
+        "transports": [free.over(name, cluster, target) for name in (*ways, "ideal")],
         "engine": engine_named(engine),
     }
     if parallel.dp is not None:
-        unused = {"--chunks": chunks, "--group-size": group_size, "--optimum": optimum}
+        unused = {
+            "--chunks": chunks, "--group-size": group_size, "--runtime": runtime,
+            "--optimum": optimum,
+        }  # fmt: skip
         for option, value in {**unused, "--plot": plot, "--trace": trace}.items():
             if value:
                 raise ScenarioError(f"{option} is not for --dp")
@@ -137,6 +151,7 @@ def compare(
             names,
             chunks=chunks,
             group_size=group_size,
+            runtime=target,
             optimum_seconds=60.0 if optimum else None,
             progress=lambda title: report(f"simulating {title}"),
             **told,
@@ -158,7 +173,7 @@ def compare(
         show_json(result.as_dict() | {"advised": advised_name, "advice": advice(result)})
     else:
         if not quiet:
-            show(*head(what, cost_ms, cluster), "")
+            show(*head(what, cost_ms, cluster, runtime=target), "")
         _show_rows(result)
         show("", *filter(None, (_lower_bound(result), _misfits(result))), *_left_out(result))
         if not quiet:

@@ -30,7 +30,9 @@ from pipesim.explain.causes import Attribution
 from pipesim.explain.diagnosis import Line, diagnosis, first, lines
 from pipesim.explain.operator_times import OUTLIER
 from pipesim.files import write_csv
+from pipesim.studies.planning import in_chunks
 from pipesim.studies.systems import default_systems, system
+from pipesim.target import IDEAL
 from pipesim.text import decimals, fixed, milliseconds
 
 __all__ = ["explain"]
@@ -98,18 +100,22 @@ def explain(
         raise ScenarioError("explain takes a PLAN.json or --planner NAME, not both")
     outputs = Outputs({"--csv": csv_file, "--plot": plot}, scenario.scenario, plan)
     cluster = where.cluster(over.message_cost)
-    transport = over.build(cluster)
     with progress(quiet) as report:
         if plan:
             schedule = plan_from(plan)
+            transport = over.build(cluster, planning.target, planner=schedule.planner)
             what = scenario.build(plan=schedule, chunks=planning.chunks, cluster=cluster)
         else:
             default = default_systems(scenario.build(chunks=planning.chunks))[0]
-            what, schedule = planning.planned(
-                scenario, transport, report, planner=system(default).planner, cluster=cluster
+            planner = planning.planner or system(default).planner
+            transport = over.build(cluster, planning.target, planner=planner)
+            what = in_chunks(scenario.build(cluster=cluster), planner, planning.chunks)
+            _, schedule = planning.planned(
+                scenario, transport, report, planner=planner, cluster=cluster
             )
         found = attribute(
             what, schedule, transport, outlier=outlier, engine=engine_named(engine),
+            runtime=planning.target or IDEAL,
             progress=lambda changed: report(f"simulating {changed}"),
         )  # fmt: skip
         if plot:
@@ -127,7 +133,7 @@ def explain(
     else:
         if not quiet:
             name = f"{schedule.planner or 'plan'} over {transport}"
-            show(*head(what, 0.0, cluster), name, "")
+            show(*head(what, 0.0, cluster, runtime=planning.target), name, "")
         _show(found, quiet)
     outputs.written(quiet=quiet)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_text
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -19,16 +20,20 @@ from pipesim.cli.options import (
     Json,
     MessageCost,
     Quiet,
+    RuntimeName,
     ScenarioOptions,
+    head,
     message_cost_ms,
     parsed,
+    runtime_named,
 )
 from pipesim.cli.output import Outputs, note, progress, show, show_json
 from pipesim.documents.plan_json import plan_json, save_plan
-from pipesim.documents.words import described, unblocked
+from pipesim.documents.words import unblocked
 from pipesim.errors import ScenarioError
 from pipesim.scenario import Scenario
 from pipesim.studies.optimum import optimum
+from pipesim.target import IDEAL, Target
 from pipesim.text import counted, milliseconds, numbers, plain
 
 __all__ = ["optimal"]
@@ -67,6 +72,7 @@ def optimal(
     ] = None,
     chunks: Chunks = None,
     message_cost: MessageCost = None,
+    runtime: RuntimeName = None,
     output: Annotated[
         Path | None, Option("--output", "-o", metavar="FILE", help="Write the plan as JSON.")
     ] = None,
@@ -79,7 +85,8 @@ def optimal(
     Meant for small pipelines: large ones take too long to solve.
     """
     outputs = Outputs({"--output": output}, scenario.scenario)
-    what, cost_ms = scenario.build(chunks=chunks), message_cost_ms(message_cost)
+    target, cost_ms = runtime_named(runtime), message_cost_ms(message_cost)
+    what = (target or IDEAL).adapted(scenario.build(chunks=chunks))
     limit_ms = parsed("--time-limit", parsing.duration_ms, time_limit)
     with progress(quiet) as report:
         report(f"solving with {solver}")
@@ -91,12 +98,14 @@ def optimal(
         )
     if result.status == "infeasible":
         raise ScenarioError(_why_infeasible(what))
+    if target and result.schedule:
+        result = replace(result, schedule=target.made(result.schedule))
     if output and result.schedule:
         save_plan(result.schedule, output)
     if json:
         show_json(_as_dict(result) | ({"message_cost_ms": cost_ms} if cost_ms else {}))
     else:
-        _show(what, cost_ms, result, quiet)
+        _show(what, cost_ms, target, result, quiet)
     if result.interrupted:
         note("interrupted: this is what was known by then", quiet=quiet)
     if result.schedule:
@@ -138,8 +147,10 @@ def _as_dict(result: Result) -> dict[str, object]:
     }
 
 
-def _show(scenario: Scenario, cost_ms: float, result: Result, quiet: bool) -> None:
-    lines = [] if quiet else [described(scenario, cost_ms), ""]
+def _show(
+    scenario: Scenario, cost_ms: float, runtime: Target | None, result: Result, quiet: bool
+) -> None:
+    lines = [] if quiet else [*head(scenario, cost_ms, None, runtime=runtime), ""]
     lines += [f"solver          {result.solver}, {plain(result.seconds, 2)} s"]
     limited = np.isfinite(scenario.activation_limit).any()
     within = " within the activation limits" if limited else ""

@@ -14,7 +14,9 @@ from pipesim.engine import Engine
 from pipesim.files import write_csv
 from pipesim.scenario import Scenario
 from pipesim.studies.pareto import Point, pareto
+from pipesim.target import Target
 from pipesim.text import decimals, fixed, milliseconds, numbers
+from pipesim.transport import Transport
 
 if TYPE_CHECKING:
     from pipesim.studies.cluster import Cluster
@@ -24,19 +26,21 @@ __all__ = ["show_pareto"]
 
 def show_pareto(
     scenario: Scenario,
+    over: Transport,
     cost_ms: float,
     cluster: Cluster | None,
+    runtime: Target | None,
     engine: Engine | None,
     csv_file: Path | None,
     plot: Path | None,
     json: bool,
     quiet: bool,
 ) -> None:
-    """Print the trade-off between iteration time and activations, and write its files."""
-    costs_ms = cluster.transport("delegated").costs_ms(scenario) if cluster else cost_ms
+    """Print the trade-off between iteration time and activations over a transport."""
+    costs_ms = over.costs_ms(scenario)
     bound_ms = analysis.lower_bound_ms(scenario.with_message_cost(costs_ms))
     with progress(quiet) as report:
-        points = pareto(scenario, message_cost_ms=costs_ms, engine=engine, progress=report)
+        points = pareto(scenario, over, engine=engine, progress=report)
         if plot:
             from pipesim.plot import save
             from pipesim.plot.pareto import trade_off
@@ -59,12 +63,15 @@ def show_pareto(
         )
     else:
         if not quiet:
-            show(*head(scenario, cost_ms, cluster), "")
+            show(*head(scenario, cost_ms, cluster, runtime=runtime), "")
         _show_points(points)
         show("", f"Lower bound: {milliseconds(bound_ms)}")
         if not quiet:
             hint = "" if cost_ms or cluster else " (--message-cost)"
-            show(f"Times hold {unblocked(costs_ms)}{hint}.")
+            what = unblocked(costs_ms)
+            if over.name != "ideal":
+                what = what.replace("where nothing blocks", f"over the transport {over}")
+            show(f"Times hold {what}{hint}.")
 
 
 def _show_points(points: Sequence[Point]) -> None:

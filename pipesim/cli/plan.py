@@ -13,14 +13,13 @@ from pipesim.analysis.bounds import horizon_bound_ms
 from pipesim.cli.options import (
     EngineName,
     Json,
-    MessageCost,
     PlannerOptions,
     Quiet,
     ScenarioOptions,
     TestbedOptions,
+    TransportOptions,
     engine_named,
     head,
-    message_cost_ms,
 )
 from pipesim.cli.output import Outputs, progress, show, show_json, show_text, wrapped
 from pipesim.documents.plan_json import plan_json, save_plan
@@ -31,7 +30,7 @@ from pipesim.scenario import Scenario
 from pipesim.schedule import Op, Schedule
 from pipesim.text import milliseconds, numbers, plain
 from pipesim.timeline import Timeline
-from pipesim.transport import Ideal, Transport
+from pipesim.transport import Transport
 
 __all__ = ["plan"]
 
@@ -41,8 +40,8 @@ EXAMPLES = ("pipesim plan --delay 20ms --link 0 -o plan.json",)
 def plan(
     scenario: ScenarioOptions,
     planning: PlannerOptions,
+    over: TransportOptions,
     where: TestbedOptions,
-    message_cost: MessageCost = None,
     output: Annotated[
         Path | None, Option("--output", "-o", metavar="FILE", help="Write the plan as JSON.")
     ] = None,
@@ -63,13 +62,16 @@ def plan(
     """Plan the order of operators on each device.
 
     The default planner is pipemorph. On a testbed, the plan is for messages that go through
-    delegates, as `pipesim compare` runs it.
+    delegates, as `pipesim compare` runs it, unless --transport or --runtime says otherwise.
     """
     files = {"--csv": csv_file, "--plot": plot, "--output": output}
     outputs = Outputs(files, scenario.scenario)
     chosen = engine_named(engine)
-    cost_ms, cluster = message_cost_ms(message_cost), where.cluster(message_cost)
-    over = cluster.transport("delegated") if cluster else Ideal(base_ms=cost_ms)
+    cost_ms, cluster = over.message_cost_ms, where.cluster(over.message_cost)
+    planner = planning.planner or "pipemorph"
+    transport = over.build(
+        cluster, planning.target, planner=planner, default="delegated" if cluster else "ideal"
+    )
     if pareto:
         if output:
             raise ScenarioError("--pareto makes several plans: --output is for one")
@@ -78,19 +80,23 @@ def plan(
             raise ScenarioError(f"--pareto plans by search: leave out --{option}")
         from pipesim.cli.pareto import show_pareto
 
-        what = scenario.build(chunks=planning.chunks, cluster=cluster)
-        show_pareto(what, cost_ms, cluster, chosen, csv_file, plot, json, quiet)
+        what = planning.adapted(scenario.build(chunks=planning.chunks, cluster=cluster))
+        asked = over.transport or planning.runtime
+        route = transport if asked else transport.unblocked
+        show_pareto(
+            what, route, cost_ms, cluster, planning.target, chosen, csv_file, plot, json, quiet
+        )
         outputs.written(quiet=quiet)
         return
     if csv_file or plot:
         raise ScenarioError(f"--{'csv' if csv_file else 'plot'} is for --pareto")
     with progress(quiet) as report:
         what, schedule = planning.planned(
-            scenario, over, report, planner="pipemorph", cluster=cluster
+            scenario, transport, report, planner=planner, cluster=cluster
         )
-        timeline = Runs(schedule, over, engine=chosen).timeline(what)
+        timeline = Runs(schedule, transport, engine=chosen).timeline(what)
         _check_limits(timeline, schedule)
-    worth = _worth(timeline, over)
+    worth = _worth(timeline, transport)
     if output:
         save_plan(schedule, output)
     if json:
@@ -102,9 +108,9 @@ def plan(
         show_json(json_module.loads(plan_json(schedule)) | {"result": result})
     else:
         if not quiet:
-            show(*head(what, cost_ms, cluster), "")
-        how = "" if cluster else f"{unblocked(cost_ms)} "
-        _show(what, schedule, worth, f"{how}(transport {over})")
+            show(*head(what, cost_ms, cluster, runtime=planning.target), "")
+        how = "" if cluster or transport.name != "ideal" else f"{unblocked(cost_ms)} "
+        _show(what, schedule, worth, f"{how}(transport {transport})")
     outputs.written(quiet=quiet)
 
 

@@ -32,6 +32,7 @@ from pipesim.replay.run.measured import load_result
 from pipesim.replay.run.run import LinkFault, Run
 from pipesim.replay.run.run_json import save_run
 from pipesim.schedule import Op
+from pipesim.target import Target
 from pipesim.text import counted, fixed, plain
 from pipesim.transport import Transport
 
@@ -56,18 +57,25 @@ class _Transports(TransportOptions):
     """The transports, and their options, that real processes have."""
 
     transport: Annotated[
-        str,
+        str | None,
         Option(
             metavar="NAME",
             help=f"How messages travel: {', '.join(_TRANSPORTS)}.",
             show_default=False,
             autocompletion=one_starting(*_TRANSPORTS),
         ),
-    ] = ""
+    ] = None
     eager_bytes: Annotated[float | None, Option(hidden=True)] = None
     compute_slowdown: Annotated[float | None, Option(hidden=True)] = None
 
-    def build(self, cluster: Cluster | None = None) -> Transport:
+    def build(
+        self,
+        cluster: Cluster | None = None,
+        runtime: Target | None = None,
+        *,
+        planner: str = "",
+        default: str = "",
+    ) -> Transport:
         """Return the transport.
 
         Raises
@@ -77,7 +85,7 @@ class _Transports(TransportOptions):
         """
         if self.transport not in _TRANSPORTS:
             raise ScenarioError("replay needs --transport nccl, exchange or delegated")
-        return super().build(cluster)
+        return super().build(cluster, runtime)
 
 
 def replay(
@@ -177,7 +185,12 @@ def replay(
         if result is not None:
             replayed = Replayed(load_result(result))
         else:
-            transport = over.build()
+            transport = over.build(runtime=planned.target)
+            if compute == "model" and planned.target and not planned.target.splits_first:
+                raise ScenarioError(
+                    f"--runtime {planned.runtime} and --compute model contradict each other: the "
+                    "model's first stage splits its backward"
+                )
             run = prepare(
                 *planned.build(scenario, transport, report),
                 transport,

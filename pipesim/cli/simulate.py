@@ -71,7 +71,8 @@ def simulate(
     outputs = Outputs(files, scenario.scenario, planned.plan)
     chosen = _with_messages(engine_named(engine), {"--plot": plot, "--trace": trace})
     cluster = where.cluster(over.message_cost)
-    transport = over.build(cluster)
+    runtime = planned.target
+    transport = over.build(cluster, runtime, planner=planned.made_by if runtime else "")
     with progress(quiet) as report:
         what, schedule = planned.build(scenario, transport, report, cluster=cluster)
         report("simulating")
@@ -96,7 +97,7 @@ def simulate(
         show_json(_as_dict(schedule, transport, timeline) | own)
     else:
         if not quiet:
-            show(*head(what, over.message_cost_ms, cluster), name, "")
+            show(*head(what, over.message_cost_ms, cluster, runtime=runtime), name, "")
         _show(transport, timeline)
     outputs.written(quiet=quiet)
 

@@ -17,8 +17,8 @@
 
 ``planner`` and ``assumed`` may be left out, and so may each key of ``assumed``, or be null:
 ``delay_ms`` (one number, or [down, up] for each link), ``activation_limit`` and
-``host_limit`` (for each device, null for no limit), ``warmup`` (for each stage) and
-``transport``. No number is below 0.
+``host_limit`` (for each device, null for no limit), ``warmup`` (for each stage),
+``transport`` and ``runtime``. No number is below 0.
 
 A plan with sends and receives of its own has them in ``orders`` too, between its operators, as
 well as overlaps and upkeep of stages: ``["0F0", "0SEND_F0", "0RECV_B0", "0BW0"]``; see
@@ -138,6 +138,7 @@ def _assumptions(value: object, place: Place) -> Assumptions:
         host_limit=table.take_or("host_limit", list_of(_limit), None),
         warmup=table.take_or("warmup", list_of(whole), None),
         transport=table.take_or("transport", text, None),
+        runtime=table.take_or("runtime", text, None),
     )
     table.close()
     return assumed

@@ -26,7 +26,7 @@ r"""Scenarios as TOML, to be read and written by people.
     activation_limit = [7, 7, "unlimited", "unlimited"]
     host_limit = 48
     activation_bytes = 1e9
-    released_by_b = 0.5
+    released_by_b = 0.5            # one number or [S]: what B gives back, and W the rest
 
     [[delay]]                      # one for each slow link
     link = 2
@@ -194,7 +194,7 @@ def _read_memory(table: Table) -> dict[str, object]:
         key: table.take_or(key, _limits, np.inf) for key in ("activation_limit", "host_limit")
     }
     fields["activation_bytes"] = table.take_or("activation_bytes", number, 0.0)
-    fields["released_by_b"] = table.take_or("released_by_b", number, 0.5)
+    fields["released_by_b"] = table.take_or("released_by_b", _numbers, 0.5)
     table.close()
     return fields
 
@@ -281,8 +281,8 @@ def _memory_of(scenario: Scenario) -> dict[str, object]:
     }
     if scenario.activation_bytes:
         memory["activation_bytes"] = _sizes(scenario.activation_bytes)
-    if scenario.released_by_b != 0.5:
-        memory["released_by_b"] = scenario.released_by_b
+    if (scenario.released_by_b != 0.5).any():
+        memory["released_by_b"] = _compact(scenario.released_by_b).tolist()
     return dict(memory)
 
 

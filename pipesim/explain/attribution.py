@@ -14,6 +14,7 @@ from pipesim.explain.causes import CAUSES, Attribution, Cause, LinkEffect, SlowO
 from pipesim.explain.operator_times import OUTLIER, OperatorTimes
 from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
+from pipesim.target import IDEAL, Target
 from pipesim.transport import Ideal, Transport
 from pipesim.transport import transport as transport_named
 
@@ -29,6 +30,7 @@ def attribute(
     transport: str | Transport = "ideal",
     *,
     outlier: float = OUTLIER,
+    runtime: Target = IDEAL,
     engine: Engine | None = None,
     progress: Callable[[str], None] = lambda what: None,
 ) -> Attribution:
@@ -83,6 +85,9 @@ def attribute(
         it is with a link removed.
     outlier : float
         An operator is slow above this many medians, see above.
+    runtime : Target
+        What runs the operators: causes are removed from the scenario, and the runtime then does
+        with what is left as it does.
     engine : {"simpy", "compiled"}, optional
         Default: SimPy while there is little to do, see :mod:`pipesim.engine.choice`.
     progress : callable
@@ -116,9 +121,9 @@ def attribute(
     """
     over = transport_named(transport)
     times = OperatorTimes(scenario, schedule, outlier)
-    measured = _WhatIf(scenario, schedule, over, engine)
+    measured = _WhatIf(scenario, schedule, over, runtime, engine)
     ideal, free = (
-        measured if way == over else _WhatIf(scenario, schedule, way, engine)
+        measured if way == over else _WhatIf(scenario, schedule, way, runtime, engine)
         for way in (over.unblocked, Ideal())
     )
 
@@ -146,7 +151,7 @@ def attribute(
         )
     ]
     steps = [measured.iteration_ms(scenario) for scenario in left]
-    ideal_run = free.runs.timeline(left[-1])
+    ideal_run = free.runs.timeline(runtime.adapted(left[-1]))
     work_ms = float(ideal_run.busy_ms.mean())
     cumulative = [
         hol_ms,
@@ -176,10 +181,15 @@ class _WhatIf:
     """One program, run under changed scenarios."""
 
     def __init__(
-        self, scenario: Scenario, schedule: Schedule, over: Transport, engine: Engine | None
+        self,
+        scenario: Scenario,
+        schedule: Schedule,
+        over: Transport,
+        runtime: Target,
+        engine: Engine | None,
     ) -> None:
-        self.scenario = scenario
-        self.runs = Runs(schedule, over, lowered_for=scenario, engine=engine)
+        self.scenario, self._runtime = scenario, runtime
+        self.runs = Runs(schedule, over, lowered_for=runtime.adapted(scenario), engine=engine)
         self._known: list[tuple[Scenario, float]] = []
 
     def iteration_ms(self, changed: Scenario) -> float:
@@ -187,7 +197,7 @@ class _WhatIf:
         for scenario, known_ms in self._known:
             if scenario == changed:
                 return known_ms
-        self._known.append((changed, self.runs.makespan_ms(changed)))
+        self._known.append((changed, self.runs.makespan_ms(self._runtime.adapted(changed))))
         return self._known[-1][1]
 
     def gain_ms(self, changed: Scenario) -> float:

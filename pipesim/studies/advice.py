@@ -287,7 +287,7 @@ def _hosted(row: Row) -> list[int]:
 
 def _assumptions(comparison: Comparison, row: Row) -> str:
     """What there has to be so that the advised system runs and takes that time."""
-    assumed = []
+    assumed = [comparison.runtime.title] if comparison.runtime else []
     if row.system.transport == "delegated":
         assumed.append("CPU delegation")
     if devices := _hosted(row):

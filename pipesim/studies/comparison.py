@@ -21,9 +21,10 @@ from pipesim.files import StrPath
 from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
 from pipesim.studies.planning import Plans, in_chunks
-from pipesim.studies.systems import System, default_systems, system
+from pipesim.studies.systems import System, default_systems, on_runtime, system
+from pipesim.target import IDEAL, Target
 from pipesim.timeline import Timeline
-from pipesim.transport import Transport, transport
+from pipesim.transport import Transport
 from planners import chunks as chunks_of
 
 if TYPE_CHECKING:
@@ -150,6 +151,8 @@ class Comparison:
         Why there is no row of a system that is one by default, by name.
     cluster : Cluster, optional
         The testbed that says what messages cost.
+    runtime : Target, optional
+        The runtime that runs the plans.
     """
 
     scenario: Scenario
@@ -158,6 +161,7 @@ class Comparison:
     message_cost_ms: float = 0.0
     left_out: Mapping[str, str] = field(default_factory=dict)
     cluster: Cluster | None = None
+    runtime: Target | None = None
 
     def __getitem__(self, name: str) -> Row:
         """Return the row of the system called ``name``."""
@@ -177,6 +181,7 @@ class Comparison:
             "lower_bound_ms": self.lower_bound_ms,
             "rows": [row.as_dict() for row in self.rows],
             "left_out": dict(self.left_out),
+            **({"runtime": self.runtime.name} if self.runtime else {}),
         }
 
 
@@ -189,6 +194,7 @@ def compare(
     message_cost_ms: float = 0.0,
     testbed: StrPath | Testbed | None = None,
     ranks_per_host: int = 1,
+    runtime: Target | None = None,
     transports: Sequence[Transport] = (),
     optimum_seconds: float | None = None,
     engine: Engine | None = None,
@@ -219,6 +225,9 @@ def compare(
         such as ``h800``, or a calibration file. Messages without a size have the testbed's.
     ranks_per_host : int
         With a testbed: ranks that send at once through one host.
+    runtime : Target, optional
+        The runtime to plan for. Operators take what they do there, and the default systems are
+        those that it has, over its transport.
     transports : sequence of Transport
         Transports to use instead of those of the same names with default options, or of the
         testbed.
@@ -253,8 +262,8 @@ def compare(
 
         place = cluster(testbed, ranks_per_host)
         scenario = place.sized(scenario)
-    make = _Rows(scenario, chunks, group_size, message_cost_ms, ways, engine, place)
-    plans = Plans()
+    make = _Rows(scenario, chunks, group_size, message_cost_ms, ways, engine, place, runtime)
+    plans = Plans(runtime=runtime)
     rows: list[Row] = []
     left_out: dict[str, str] = {}
 
@@ -263,7 +272,8 @@ def compare(
         progress(one.title)
         rows.append(make.planned(one, plans))
 
-    names = default_systems(scenario, chunks) if systems is None else systems
+    usual = on_runtime(default_systems(scenario, chunks), runtime)
+    names = usual if systems is None else systems
     for name in names:
         try:
             add(name)
@@ -273,12 +283,12 @@ def compare(
             left_out[name] = str(error)
     unasked = systems is None and 3 * scenario.stages * scenario.microbatches <= MOST_SEARCHED
     if unasked and any(map(_fills_a_device, rows)):
-        add("search")
+        add(*on_runtime(["search"], runtime))
     if optimum_seconds is not None:
         progress("Optimum")
         rows.append(make.optimal(optimum_seconds))
-    bound_ms = _bound_ms(scenario, make.over("ideal"))
-    return Comparison(scenario, bound_ms, tuple(rows), message_cost_ms, left_out, place)
+    bound_ms = _bound_ms(make.adapted(scenario), make.over("ideal"))
+    return Comparison(scenario, bound_ms, tuple(rows), message_cost_ms, left_out, place, runtime)
 
 
 def _bound_ms(scenario: Scenario, over: Transport) -> float:
@@ -307,17 +317,23 @@ class _Rows:
     transports: Mapping[str, Transport]
     engine: Engine | None
     cluster: Cluster | None
+    runtime: Target | None
+
+    def adapted(self, scenario: Scenario) -> Scenario:
+        """The scenario as the runtime runs it."""
+        return (self.runtime or IDEAL).adapted(scenario)
 
     def over(self, name: str) -> Transport:
         """The transport of that name, with what every message costs."""
-        usual = self.cluster.transport if self.cluster else transport
-        over = self.transports.get(name) or usual(name)
+        usual = self.cluster or self.runtime or IDEAL
+        over = self.transports.get(name) or usual.transport(name)
         return replace(over, base_ms=over.base_ms + self.message_cost_ms)
 
     def planned(self, one: System, plans: Plans) -> Row:
         """Plan a system and run it."""
         takes_chunks = chunks_of(one.planner) is not None
-        scenario = in_chunks(self.whole, one.planner, self.chunks if takes_chunks else None)
+        cut = in_chunks(self.whole, one.planner, self.chunks if takes_chunks else None)
+        scenario = self.adapted(cut)
         healthy = scenario.without_delay()
         over = self.over(one.transport)
         size = self.group_size if plans.takes_group_size(one.planner) else None

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from pipesim import analysis
 from pipesim.engine import Engine, Runs
 from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
+from pipesim.transport import Ideal, Transport, transport
 from planners.search import search
 
 __all__ = ["Point", "pareto"]
@@ -30,7 +30,7 @@ class Point:
     Attributes
     ----------
     iteration_ms : float
-        Where nothing blocks (transport ideal) and messages take what was given.
+        Over the transport that was given.
     peak : float
         Most activations that any device holds at once, its host's part included. 1 is a
         micro-batch through all stages of the device, here and below.
@@ -62,8 +62,8 @@ class Point:
 
 def pareto(
     scenario: Scenario,
+    over: str | Transport = "ideal",
     *,
-    message_cost_ms: ArrayLike = 0.0,
     moves: int | None = None,
     engine: Engine | None = None,
     progress: Callable[[str], None] = lambda text: None,
@@ -75,8 +75,8 @@ def pareto(
     scenario : Scenario
         Its delays are planned for. Its activation limits do not bind here: what a plan holds
         beyond them is counted as host memory.
-    message_cost_ms : array_like, shape [] or [S−1]
-        What messages between devices take besides delays. It is planned for.
+    over : str or Transport
+        How messages travel, and what they cost besides delays. Both are planned for.
     moves : int, optional
         Moves of the search for each plan.
     engine : {"simpy", "compiled"}, optional
@@ -90,16 +90,19 @@ def pareto(
     >>> points[0].peak < points[-1].peak, points[0].iteration_ms > points[-1].iteration_ms
     (True, True)
     """
-    scenario = scenario.with_message_cost(message_cost_ms)
+    route = transport(over)
+    told = scenario.with_message_cost(route.costs_ms(scenario))
+    if not route.blocks:
+        scenario, route = told, Ideal()
     each = np.array(list(map(len, scenario.stages_of)))
     least = int(each.max())
     most = least * scenario.microbatches
-    bound_ms = analysis.lower_bound_ms(scenario) * (1 + _SAME)
+    bound_ms = analysis.lower_bound_ms(told) * (1 + _SAME)
     points: list[Point] = []
     for limit in range(least, most + 1):
         progress(f"planning for {limit / least:g} activations")
         capped = scenario.replaced(activation_limit=limit / least * each)
-        point = _point(scenario, search(capped, moves=moves), engine)
+        point = _point(scenario, search(capped, over=route, moves=moves), route, engine)
         if not points or point.iteration_ms < points[-1].iteration_ms * (1 - _SAME):
             points.append(point)
         if point.iteration_ms <= bound_ms or point.peak * least < limit - 1:
@@ -107,8 +110,8 @@ def pareto(
     return points
 
 
-def _point(scenario: Scenario, schedule: Schedule, engine: Engine | None) -> Point:
-    timeline = Runs(schedule, engine=engine).timeline(scenario)
+def _point(scenario: Scenario, schedule: Schedule, over: Transport, engine: Engine | None) -> Point:
+    timeline = Runs(schedule, over, engine=engine).timeline(scenario)
     peaks = scenario.in_micro_batches(timeline.peak_activations)
     return Point(
         iteration_ms=timeline.iteration_ms,

@@ -8,6 +8,7 @@ from time import perf_counter
 from pipesim.errors import ScheduleError
 from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
+from pipesim.target import Target
 from pipesim.transport import Transport
 from planners import chunks as chunks_of
 from planners import plan, takes_group_size
@@ -53,10 +54,14 @@ class Plans:
     ----------
     planned : callable
         What makes them, instead of :func:`planners.plan`.
+    runtime : Target, optional
+        What they are for, if :func:`planners.plan` makes them.
     """
 
-    def __init__(self, planned: Callable[..., Schedule] = plan) -> None:
-        self._planned = planned
+    def __init__(
+        self, planned: Callable[..., Schedule] = plan, runtime: Target | None = None
+    ) -> None:
+        self._planned, self._runtime = planned, runtime
         self._made: dict[tuple[object, ...], tuple[Schedule, float]] = {}
 
     def takes_group_size(self, planner: str) -> bool:
@@ -84,7 +89,9 @@ class Plans:
         for key in (who, delays, exactly):
             if key in self._made:
                 return self._made[key]
-        told = {} if group_size is None else {"group_size": group_size}
+        told: dict[str, object] = {} if group_size is None else {"group_size": group_size}
+        if self._runtime is not None:
+            told["runtime"] = self._runtime
         what = scenario.without_delay() if healthy else scenario
         started = perf_counter()
         schedule = self._planned(what, planner, over=over, **told)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipesim.errors import ScenarioError
 from pipesim.scenario import Scenario
+from pipesim.target import Target
 from pipesim.transport import transport
 from planners import get
 
-__all__ = ["DEFAULT_SYSTEMS", "SYSTEMS", "System", "default_systems", "system"]
+__all__ = ["DEFAULT_SYSTEMS", "SYSTEMS", "System", "default_systems", "on_runtime", "system"]
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,24 @@ def default_systems(scenario: Scenario, chunks: int | None = None) -> tuple[str,
     interleaved = tuple(s % scenario.devices for s in range(scenario.stages))
     fused = ("interleaved-1f1b",) if scenario.placement == interleaved else ()
     return (*fused, *DEFAULT_SYSTEMS[1:])
+
+
+def on_runtime(names: Sequence[str], runtime: Target | None) -> tuple[str, ...]:
+    """Return systems as they are on a runtime.
+
+    They stay as they are on one that has delegates. On another, each planner's orders run over the
+    transport that the runtime has for them.
+
+    Examples
+    --------
+    >>> from pipesim.target import target
+    >>> on_runtime(DEFAULT_SYSTEMS, target("torch"))
+    ('1f1b:nccl', 'zerobubble:nccl', 'pipemorph:nccl')
+    """
+    if runtime is None or runtime.delegates:
+        return tuple(names)
+    planners = dict.fromkeys(SYSTEMS[name].planner for name in names)
+    return tuple(f"{one}:{runtime.transport(planner=one).name}" for one in planners)
 
 
 def system(name: str) -> System:

@@ -31,7 +31,7 @@ def gpipe(stages: int, microbatches: int, *, planner: str = "gpipe") -> Schedule
     return Schedule(orders, range(stages), microbatches, planner, ASSUMED)
 
 
-ASSUMED = Assumptions(delay_ms=[[0.5, 20]], activation_limit=[3, math.inf])
+ASSUMED = Assumptions(delay_ms=[[0.5, 20]], activation_limit=[3, math.inf], runtime="torch")
 
 
 SMALL = """\
@@ -39,7 +39,7 @@ SMALL = """\
   "format": "pipesim-plan",
   "version": 1,
   "planner": "gpipé",
-  "assumed": {"delay_ms": [[0.5, 20.0]], "activation_limit": [3.0, null]},
+  "assumed": {"delay_ms": [[0.5, 20.0]], "activation_limit": [3.0, null], "runtime": "torch"},
   "placement": [0, 1],
   "microbatches": 2,
   "orders": [

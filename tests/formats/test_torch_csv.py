@@ -18,7 +18,7 @@ from pipesim.engine import deadlocked
 from pipesim.errors import FormatError, ScheduleError
 from pipesim.formats.torch_csv import TorchKind, load_torch_csv, save_torch_csv, torch_csv
 from pipesim.scenario import Scenario
-from pipesim.schedule import Op, Schedule
+from pipesim.schedule import Assumptions, Op, Schedule
 from planners import plan
 from tests import ROOT
 from tests.formats.mutations import damaged
@@ -472,25 +472,30 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Schedule:
 )
 def test_there_and_back(made: Schedule, target: str, kind: TorchKind) -> None:
     result = invoke("export", "plan.json", "--format", target, "-o", "torch.csv")
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "wrote torch.csv\n")
+    assert (result.exit_code, result.stdout) == (0, "")
+    warning, wrote = result.stderr.splitlines()
+    assert (warning.partition(":")[0], wrote) == ("warning", "wrote torch.csv")
     assert Path("torch.csv").read_text() == torch_csv(made, kind)
     result = invoke("import", "torch-csv", "torch.csv", "-o", "back.json")
     assert (result.exit_code, result.stderr) == (0, "wrote back.json\n")
     assert result.stdout.startswith("4 stages on 4 ranks × 6 micro-batches\n")
     back = load_plan("back.json")
     assert (back.orders, back.placement) == (made.orders, made.placement)
+    assert back.assumed == Assumptions(runtime="torch")
+    again = invoke("export", "back.json", "--format", target, "-o", "again.csv")
+    assert (again.exit_code, again.output) == (0, "wrote again.csv\n")
+    assert Path("again.csv").read_text() == Path("torch.csv").read_text()
     assert invoke("import", "torch-csv", "torch.csv", "-o", "back.json", "-q").output == ""
 
 
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (
-            "export plan.json --format torch-csv -o x --delay 20ms --link 0",
-            "leave out the scenario",
-        ),
-        ("export plan.json --format torch-csv-comms -o x --transport nccl", "and the transport"),
-        ("export plan.json --format torch-csv -o x --chunks 2", "torch-csv holds no times"),
+        ("export plan.json --format torch-csv -o x --delay 20ms --link 9", "there is no link 9"),
+        ("export plan.json --format torch-csv-comms -o x --transport tcp", "unknown transport"),
+        ("export plan.json --format torch-csv -o x --runtime jax", "unknown runtime 'jax'"),
+        ("export plan.json --format torch-csv -o x --chunks 2", "--chunks 2 on [0, 1, 0, 1]"),
+        ("export --format torch-csv -o x", "give a PLAN.json or --planner NAME"),
         ("export plan.json --format torch-csv -o plan.json", "would overwrite an input"),
         ("import torch-csv plan.json -o plan.json", "would overwrite an input"),
         ("import torch-csv plan.json -o x", "plan.json:1:1: '{' is not an action"),

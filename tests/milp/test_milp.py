@@ -55,8 +55,10 @@ def longest_path(scenario: Scenario, schedule: Schedule) -> float:
 def peaks(scenario: Scenario, schedule: Schedule) -> np.ndarray[Any, Any]:
     """Most activations held on each device, counted operator by operator."""
     part = scenario.released_by_b
-    held = {"F": 1.0, "B": -part, "W": part - 1}
-    return np.array([np.cumsum([held[op.kind] for op in order]).max() for order in schedule.orders])
+    held = {"F": 1 + 0 * part, "B": -part, "W": part - 1}
+    return np.array(
+        [np.cumsum([held[op.kind][op.stage] for op in order]).max() for order in schedule.orders]
+    )
 
 
 def device_orders(device: int, microbatches: int) -> Iterator[tuple[Op, ...]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesim import Scenario, plan, simulate
+from pipesim.scenario import Array
 from pipesim.schedule import Schedule
 from pipesim.transport import Delegated, Exchange, Nccl, Transport
 from planners.search import list_schedules, search
@@ -17,14 +19,15 @@ CAPPED = Scenario(activation_limit=3, host_limit=100).with_delay(40, [0])
 """With room on the hosts PipeMorph's plan would be much faster."""
 
 
-def most_held(schedule: Schedule, released_by_b: float) -> list[float]:
+def most_held(schedule: Schedule, released_by_b: Array) -> list[float]:
     """Most activations of each device, which the order alone decides."""
-    given_back = {"F": -1.0, "B": released_by_b, "W": 1 - released_by_b, "BW": 1.0}
+    whole = np.ones_like(released_by_b)
+    given_back = {"F": -whole, "B": released_by_b, "W": 1 - released_by_b, "BW": whole}
     peaks = []
     for order in schedule.orders:
         held = peak = 0.0
         for op in order:
-            held -= given_back[op.kind]
+            held -= given_back[op.kind][op.stage]
             peak = max(peak, held)
         peaks.append(peak)
     return peaks

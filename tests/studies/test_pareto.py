@@ -37,7 +37,7 @@ def test_points_trade_memory_for_time_down_to_the_bound() -> None:
 
 def test_what_messages_cost_is_planned_for() -> None:
     """At 2 ms a message the plans made for instant ones are slower than these."""
-    instant, costly = pareto(EXAMPLE), pareto(EXAMPLE, message_cost_ms=2)
+    instant, costly = pareto(EXAMPLE), pareto(EXAMPLE, Ideal(base_ms=2))
     bound_ms = lower_bound_ms(EXAMPLE.with_message_cost(2))
     assert costly[-1].iteration_ms == bound_ms == 416
     by_peak = {point.peak: point for point in costly}

@@ -14,6 +14,7 @@ from pipesim.engine import Runs, deadlocked
 from pipesim.formats.torch_csv.actions import in_torch_letters
 from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
+from pipesim.target import target
 from pipesim.text import counted, numbers
 from pipesim.transport import Nccl
 
@@ -38,7 +39,7 @@ def torch_csv(
 
     outputs = Outputs({"--output": output}, file)
     imported = import_torch_csv(file)
-    schedule = imported.schedule
+    schedule = target("torch").made(imported.schedule)
     save_plan(schedule, output)
     if not quiet:
         show(
@@ -59,7 +60,7 @@ def _peaks(schedule: Schedule) -> list[float]:
     scenario = Scenario(
         stages=schedule.stages, microbatches=schedule.microbatches, placement=schedule.placement
     )
-    peaks = Runs(schedule).timeline(scenario).peak_activations
+    peaks = Runs(schedule).timeline(target("torch").adapted(scenario)).peak_activations
     return [float(peak) for peak in scenario.in_micro_batches(peaks)]
 
 

@@ -9,6 +9,7 @@ from pipesim.cli.options.plan import (
     complete_planner,
 )
 from pipesim.cli.options.plan_file import plan_from
+from pipesim.cli.options.runtime import RuntimeName, runtime_named
 from pipesim.cli.options.scenario import ScenarioOptions
 from pipesim.cli.options.shared import (
     EngineName,
@@ -34,6 +35,7 @@ __all__ = [
     "PlanOptions",
     "PlannerOptions",
     "Quiet",
+    "RuntimeName",
     "ScenarioOptions",
     "TestbedOptions",
     "TransportOptions",
@@ -44,4 +46,5 @@ __all__ = [
     "one_starting",
     "parsed",
     "plan_from",
+    "runtime_named",
 ]

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from pipesim.cli.options.plan_file import plan_from
+from pipesim.cli.options.runtime import RuntimeName, runtime_named
 from pipesim.cli.options.scenario import ScenarioOptions
 from pipesim.cli.options.shared import one_starting
 from pipesim.errors import ScenarioError
 from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
 from pipesim.studies.planning import in_chunks
+from pipesim.target import IDEAL, Target
 from pipesim.transport import Transport
 from planners import names as planner_names
 from planners import plan as plan_with
@@ -66,6 +68,16 @@ class PlannerOptions:
     ] = None
     chunks: Chunks = None
     group_size: GroupSize = None
+    runtime: RuntimeName = None
+
+    @property
+    def target(self) -> Target | None:
+        """The runtime to plan for; None where nobody says."""
+        return runtime_named(self.runtime)
+
+    def adapted(self, scenario: Scenario) -> Scenario:
+        """Return a scenario, cut into chunks already, with what operators do in the runtime."""
+        return (self.target or IDEAL).adapted(scenario)
 
     def planned(
         self,
@@ -91,9 +103,11 @@ class PlannerOptions:
             Options contradict each other, or there is no such plan.
         """
         name = self.planner or planner
-        what = in_chunks(scenario.build(cluster=cluster), name, self.chunks)
+        what = self.adapted(in_chunks(scenario.build(cluster=cluster), name, self.chunks))
         report(f"planning with {name}")
-        return what, plan_with(what, name, over=over, group_size=self.group_size)
+        return what, plan_with(
+            what, name, over=over, group_size=self.group_size, runtime=self.target
+        )
 
 
 @dataclass(frozen=True)
@@ -103,6 +117,11 @@ class PlanOptions(PlannerOptions):
     plan: Annotated[
         Path | None, Argument(metavar="PLAN.json", help="A plan; or give --planner.")
     ] = None
+
+    @property
+    def made_by(self) -> str:
+        """Whose orders are run; empty where a plan does not say."""
+        return plan_from(self.plan).planner if self.plan else self.planner or ""
 
     def build(
         self,
@@ -128,4 +147,5 @@ class PlanOptions(PlannerOptions):
         if self.group_size is not None:
             raise ScenarioError("--group-size is for --planner: a plan says its order itself")
         schedule = plan_from(self.plan)
-        return scenario.build(plan=schedule, chunks=self.chunks, cluster=cluster), schedule
+        what = scenario.build(plan=schedule, chunks=self.chunks, cluster=cluster)
+        return self.adapted(what), schedule

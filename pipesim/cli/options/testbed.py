@@ -11,6 +11,7 @@ from pipesim.cli.options.shared import one_starting
 from pipesim.documents.words import described
 from pipesim.errors import ScenarioError
 from pipesim.scenario import Scenario
+from pipesim.target import Target
 
 if TYPE_CHECKING:
     from pipesim.studies.cluster import Cluster
@@ -75,11 +76,18 @@ class TestbedOptions:
 
 
 def head(
-    scenario: Scenario, message_cost_ms: float, cluster: Cluster | None, *, slow: str | None = None
+    scenario: Scenario,
+    message_cost_ms: float,
+    cluster: Cluster | None,
+    *,
+    runtime: Target | None = None,
+    slow: str | None = None,
 ) -> list[str]:
-    """Return the first lines of a result: what was run, and on which testbed.
+    """Return the first lines of a result: what was run, on which testbed and in which runtime.
 
     ``slow`` says which links are slow, where that is more than the scenario's.
     """
     lines = [described(scenario, message_cost_ms, slow=slow)]
-    return [*lines, cluster.described(scenario)] if cluster else lines
+    if cluster:
+        lines.append(cluster.described(scenario))
+    return [*lines, runtime.described] if runtime else lines

@@ -11,6 +11,7 @@ from typer import Option
 from pipesim.cli.options.shared import MessageCost, message_cost_ms, one_starting, parsed
 from pipesim.cli.parsing import duration_ms
 from pipesim.errors import ScenarioError
+from pipesim.target import IDEAL, Target
 from pipesim.transport import TRANSPORTS, Transport, transport
 
 if TYPE_CHECKING:
@@ -87,7 +88,9 @@ class MessageOptions:
         """What every message takes besides delays."""
         return message_cost_ms(self.message_cost)
 
-    def over(self, name: str, cluster: Cluster | None = None) -> Transport:
+    def over(
+        self, name: str, cluster: Cluster | None = None, runtime: Target | None = None
+    ) -> Transport:
         """Return the transport of that name, with those of the options that it has.
 
         Parameters
@@ -96,13 +99,15 @@ class MessageOptions:
             Of the transport.
         cluster : Cluster, optional
             What the other options are, instead of their defaults.
+        runtime : Target, optional
+            The same where there is no cluster.
 
         Raises
         ------
         ScenarioError
             There is no such transport, or an option of it cannot have such a value.
         """
-        result = transport(name) if cluster is None else cluster.transport(name)
+        result = (cluster or runtime or IDEAL).transport(name)
         known = _options(type(result))
         for field, option, value in self._given():
             if field in known:
@@ -140,30 +145,46 @@ class _Named:
     """Which transport."""
 
     transport: Annotated[
-        str,
+        str | None,
         Option(
             metavar="NAME",
-            help=f"How messages travel: {', '.join(TRANSPORTS)}.",
+            help=f"How messages travel: {', '.join(TRANSPORTS)} (default: the runtime's, or else "
+            "ideal).",
             autocompletion=one_starting(*TRANSPORTS),
         ),
-    ] = "ideal"
+    ] = None
 
 
 @dataclass(frozen=True)
 class TransportOptions(MessageOptions, _Named):
     """One transport and its options."""
 
-    def build(self, cluster: Cluster | None = None) -> Transport:
-        """Return the transport; on a cluster, see :meth:`over`.
+    def build(
+        self,
+        cluster: Cluster | None = None,
+        runtime: Target | None = None,
+        *,
+        planner: str = "",
+        default: str = "ideal",
+    ) -> Transport:
+        """Return the transport; on a cluster or a runtime, see :meth:`over`.
+
+        Parameters
+        ----------
+        planner : str
+            Whose orders a runtime runs, where it chooses the transport.
+        default : str
+            The transport where neither an option nor a runtime says which.
 
         Raises
         ------
         ScenarioError
             There is no such transport, or it does not have such an option or value.
         """
-        name = transport(self.transport).name
+        usual = runtime.transport(planner=planner).name if runtime else default
+        name = transport(self.transport or usual).name
         self.check_used([name])
-        return self.over(name, cluster)
+        return self.over(name, cluster, runtime)
 
 
 def _changed(over: Transport, field: str, option: str, value: Any) -> Transport:

@@ -78,14 +78,14 @@ class CompiledProgram:
     def __init__(self, program: Program) -> None:
         self.program = program
         schedule = program.schedule
-        self._kinds = schedule.codes // (schedule.stages * schedule.microbatches)
+        self._runs = schedule.codes // schedule.microbatches  # kind · S + stage
         # Which messages are eager depends on their size: usually all or none ever.
         self._recurrences: dict[tuple[frozenset[int], bool], Recurrence] = {}
 
     @property
     def operators(self) -> int:
         """The number of operators."""
-        return len(self._kinds)
+        return len(self._runs)
 
     def evaluate(self, scenario: Scenario) -> Evaluation:
         """Return the times of all operators under ``scenario``, and the activation peaks.
@@ -115,7 +115,7 @@ class CompiledProgram:
             _starts=starts,
             _ends=ends,
             _first=first,
-            _gives=given_back(scenario)[self._kinds],
+            _gives=given_back(scenario)[self._runs],
         )
 
     def timeline(self, scenario: Scenario) -> Timeline:

@@ -37,8 +37,9 @@ TAKES = -1.0
 
 
 def given_back(scenario: Scenario) -> Array:
-    """What an operator of each kind gives back, for :func:`peaks`, shape [4]."""
-    return np.array([TAKES, *map(scenario.released, KINDS[1:])])
+    """What an operator of each kind and stage gives back, for :func:`peaks`, shape [4 · S]."""
+    taken = np.full(scenario.stages, TAKES)
+    return np.concatenate([taken, *map(scenario.released, KINDS[1:])])
 
 
 class Constants(NamedTuple):
@@ -58,8 +59,8 @@ class Constants(NamedTuple):
         How many messages to one neighbour are under way at once; 0: any number.
     copy_on_demand : bool
         Whether the operator that needs a message waits for its copy to the device.
-    gives_back : array, shape [4]
-        Of each kind, see :func:`given_back`.
+    gives_back : array, shape [4 · S]
+        Of each kind and stage, see :func:`given_back`.
     """
 
     durations_ms: Array
@@ -257,8 +258,8 @@ def time_orders(
         starts_ms[:] = np.inf
         peak_activations[:] = np.inf
         return np.inf, COMPLETE
-    kinds = codes // len(constants.stage_of)
-    peak_activations[:] = peaks(starts_ms, ends_ms, constants.gives_back[kinds], first)
+    runs = codes // (len(constants.stage_of) // len(constants.placement))  # kind · S + stage
+    peak_activations[:] = peaks(starts_ms, ends_ms, constants.gives_back[runs], first)
     return makespan_ms, COMPLETE
 
 
@@ -309,7 +310,7 @@ def _fits(row: Indices, length: int, n: int, stages: int, limit: float, gives_ba
         else:
             if counts[run] > counts[run - stages]:
                 return False
-            held -= gives_back[kind]
+            held -= gives_back[run]
     return True
 
 

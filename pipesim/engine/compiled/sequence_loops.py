@@ -1,4 +1,4 @@
-"""Whole programs as one sequence, timed and improved as machine code.
+"""Whole programs as one sequence, timed as machine code.
 
 A sequence holds every operator and every message between devices once, in an order in which each
 stands behind what it needs. What each device launches is what concerns it, in this order. So
@@ -6,10 +6,10 @@ both ends of every stream agree on the order, and no such program can hang: an o
 and a transfer wait for what stands before them alone.
 
 Of an entry only its *type* is kept: F, B and W of each stage, and the activations and gradients
-of each link. Its micro-batch is how many of its type stand before it. Beside it stand two bits. Those
-of a message say at which end, of the lower and of the upper stage of its link, it is launched in
-one batch with the message before it on that device, if no operator stands between. The first of a
-B says that it is fused with its W, whose own entry is then passed over.
+of each link. Its micro-batch is how many of its type stand before it. Beside it stand two bits.
+Those of a message say at which end, of the lower and of the upper stage of its link, it is launched
+in one batch with the message before it on that device, if no operator stands between. The first of
+a B says that it is fused with its W, whose own entry is then passed over.
 """
 
 from __future__ import annotations
@@ -22,7 +22,17 @@ from numpy.typing import NDArray
 from pipesim.engine.compiled.loops import jit
 from pipesim.scenario import Array
 
-__all__ = ["NEVER", "Memory", "Pipeline", "anneal", "fits", "memory", "times"]
+__all__ = [
+    "NEVER",
+    "Bits",
+    "Memory",
+    "Pipeline",
+    "Positions",
+    "Types",
+    "memory",
+    "numbered",
+    "times",
+]
 
 Types = NDArray[np.int32]
 Bits = NDArray[np.int8]
@@ -57,7 +67,7 @@ class Pipeline(NamedTuple):
     blocking : bool
         Whether a device launches nothing while a kernel of its own runs, nor a kernel while it
         computes.
-    gives_back : float
+    gives_back : array, shape [S]
         The part of an activation that a B gives back, if it is not fused.
     """
 
@@ -73,11 +83,11 @@ class Pipeline(NamedTuple):
     latency_ms: Array
     eager: NDArray[np.bool_]
     blocking: bool
-    gives_back: float
+    gives_back: Array
 
 
 class Memory(NamedTuple):
-    """What :func:`times` works in, and what it leaves there for :func:`anneal`.
+    """What :func:`times` works in, and what it leaves there for a search.
 
     Attributes
     ----------
@@ -174,7 +184,7 @@ def _kernels(types: Types, bits: Bits, pipeline: Pipeline, memory: Memory) -> No
 
 
 @jit
-def _numbered(types: Types, memory: Memory) -> None:
+def numbered(types: Types, memory: Memory) -> None:
     """Number the entries of each type."""
     memory.seen[:] = 0
     for p in range(len(types)):
@@ -267,156 +277,3 @@ def times(types: Types, bits: Bits, pipeline: Pipeline, memory: Memory) -> tuple
         finish = max(finish, end)
         total += end
     return finish - begin, total / len(computed_ms)
-
-
-# -- search ------------------------------------------------------------------------------
-
-TIE_BREAK = 1e-3
-"""How much of the devices' mean end counts beside the makespan: it tells plateaus apart."""
-
-
-@jit
-def fits(types: Types, bits: Bits, pipeline: Pipeline, memory: Memory, limits: Array) -> bool:
-    """Whether no device ever holds more activations than its limit, as it was timed."""
-    stages = len(pipeline.fused_ms)
-    held = memory.held
-    held[:] = 0.0
-    for p in range(len(types)):
-        t = types[p]
-        if t >= 3 * stages:
-            continue
-        d = pipeline.ends[t, 0]
-        if t < stages:
-            held[d] += 1.0
-            if held[d] > limits[d] + 1e-9:
-                return False
-        elif bits[memory.at[stages + t % stages, memory.number[p]]] & 1:
-            held[d] -= t < 2 * stages
-        else:
-            held[d] -= pipeline.gives_back if t < 2 * stages else 1.0 - pipeline.gives_back
-    return True
-
-
-@jit
-def _concerns(t: int, other: int, pipeline: Pipeline) -> bool:
-    """Whether two types meet on some device."""
-    for a in range(2):
-        for b in range(2):
-            if pipeline.ends[t, a] == pipeline.ends[other, b]:
-                return True
-    return False
-
-
-@jit
-def _shifted(
-    types: Types, bits: Bits, source: int, by: int, pipeline: Pipeline, number: Positions
-) -> int:
-    """Move an entry past ``by`` others of its devices, backward if below zero; where to.
-
-    It stops before one that it may not pass.
-    """
-    t, own, k, p = types[source], bits[source], number[source], source
-    left, step = abs(by), 1 if by > 0 else -1
-    while left and 0 <= p + step < len(types):
-        z, other = types[p + step], number[p + step]
-        if z == t:
-            k += step  # they change places, and so nothing
-        elif step < 0 and pipeline.after[t] == z and other <= k:
-            break
-        elif step > 0 and pipeline.after[z] == t and other >= k:
-            break
-        types[p], bits[p] = z, bits[p + step]
-        p += step
-        if _concerns(t, z, pipeline):
-            left -= 1
-    types[p], bits[p] = t, own
-    return p
-
-
-@jit
-def _critical(types: Types, pipeline: Pipeline, memory: Memory, path: Positions) -> int:
-    """Collect the entries that each waited for the next, from the last end back; how many."""
-    p = NEVER
-    for q in range(len(types)):
-        if types[q] < len(pipeline.durations_ms) and (
-            p == NEVER or memory.end_ms[q] > memory.end_ms[p]
-        ):
-            p = q
-    found = 0
-    while p != NEVER:
-        path[found] = p
-        found += 1
-        p = memory.cause[p]
-    return found
-
-
-@jit
-def anneal(
-    types: Types,
-    bits: Bits,
-    pipeline: Pipeline,
-    memory: Memory,
-    limits: Array,
-    batches: bool,
-    moves: int,
-    warm: float,
-    cold: float,
-    bound: float,
-    rng: np.random.Generator,
-) -> float:
-    """Improve a sequence in place for ``moves`` moves; return the best makespan.
-
-    Simulated annealing: a move shifts an operator or a message, puts a message into the batch
-    before it or takes it out, or fuses a backward or splits it, mostly on the critical path. The temperature falls from ``warm`` to
-    ``cold``, in milliseconds, and a move that makes the program worse is taken the more rarely
-    the colder it is. ``limits`` [D] are the most activations of each device; without ``batches``
-    each message stays a kernel of its own. Stops at ``bound``.
-    """
-    length, stages = len(types), len(pipeline.fused_ms)
-    limited = np.isfinite(limits).any()
-    best, best_bits = types.copy(), bits.copy()
-    old, old_bits = types.copy(), bits.copy()
-    path = np.zeros(length, np.int64)
-    found = 0
-    fresh = True
-    makespan, mean = times(types, bits, pipeline, memory)
-    cost = makespan + TIE_BREAK * mean
-    best_makespan, best_cost = makespan, cost
-    for move in range(moves):
-        if best_makespan <= bound:
-            break
-        if fresh:
-            found = _critical(types, pipeline, memory, path)
-            old[:], old_bits[:] = types, bits
-            fresh = False
-        p = path[int(rng.random() * found)] if rng.random() < 0.8 else int(rng.random() * length)
-        t = types[p]
-        low, high = p, p
-        switched = rng.random() < 0.3
-        if batches and t >= 3 * stages and switched:
-            bits[p] ^= 1 + int(rng.random() * 3)
-        elif stages <= t < 2 * stages and switched:
-            bits[p] ^= 1
-        else:
-            far = 1 + int(rng.random() ** 3 * 10)
-            by = -far if rng.random() < 0.5 else far
-            to = _shifted(types, bits, p, by, pipeline, memory.number)
-            if to == p:
-                continue
-            low, high = min(p, to), max(p, to)
-        makespan, mean = times(types, bits, pipeline, memory)
-        new = makespan + TIE_BREAK * mean
-        heat = warm * (cold / warm) ** (move / moves)
-        kept = new <= cost or rng.random() < np.exp((cost - new) / heat)
-        if kept and (not limited or fits(types, bits, pipeline, memory, limits)):
-            cost = new
-            fresh = True
-            if cost < best_cost - 1e-12:
-                best_cost, best_makespan = cost, makespan
-                best[:], best_bits[:] = types, bits
-        else:
-            types[low : high + 1] = old[low : high + 1]
-            bits[low : high + 1] = old_bits[low : high + 1]
-            _numbered(types, memory)
-    types[:], bits[:] = best, best_bits
-    return best_makespan

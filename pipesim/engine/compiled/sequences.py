@@ -14,12 +14,15 @@ from numpy.typing import NDArray
 
 from pipesim.actions import Action, Batch, End, Op
 from pipesim.engine.compiled.sequence_loops import NEVER, Pipeline, memory, times
+from pipesim.engine.compiled.sequence_moves import anneal, fits
 from pipesim.program import Group, Instruction, Post, Program
 from pipesim.scenario import Kind, Scenario
 from pipesim.transport import Exchange, Nccl
+from pipesim.units import whole
 
 __all__ = ["Sequence", "Sequences"]
 
+_SAME = 1e-9
 _KINDS: tuple[Kind, ...] = ("F", "B", "W")
 
 
@@ -28,6 +31,11 @@ class Sequence(NamedTuple):
 
     types: NDArray[np.int32]
     bits: NDArray[np.int8]
+
+    @property
+    def key(self) -> bytes:
+        """The same for equal programs."""
+        return self.types.tobytes() + self.bits.tobytes()
 
 
 class Sequences:
@@ -39,22 +47,66 @@ class Sequences:
         Its delays, too.
     over : Nccl or Exchange
         How messages travel.
+
+    Attributes
+    ----------
+    pipeline : Pipeline
+        The same in arrays, with times in whole numbers of ``unit_ms``.
+    unit_ms : float
+        So that the unit of time decides nothing.
     """
 
     def __init__(self, scenario: Scenario, over: Nccl | Exchange) -> None:
         self.scenario, self.over = scenario, over
-        self.pipeline = _pipeline(scenario, over)
+        self.pipeline, self.unit_ms = _pipeline(scenario, over)
         self._memory = memory(self.pipeline)
-
-    @property
-    def length(self) -> int:
-        """The entries of a sequence."""
-        return int(self.pipeline.counts.sum())
 
     def makespan_ms(self, sequence: Sequence) -> float:
         """How long a program takes, as :class:`.evaluator.CompiledProgram` says."""
         makespan, _ = times(*sequence, self.pipeline, self._memory)
-        return makespan
+        return float(makespan * self.unit_ms)
+
+    def fits(self, sequence: Sequence) -> bool:
+        """Whether no device ever holds more activations than its limit."""
+        times(*sequence, self.pipeline, self._memory)
+        limits = self.scenario.activation_limit.copy()
+        return bool(fits(*sequence, self.pipeline, self._memory, limits))
+
+    def annealed(
+        self,
+        sequence: Sequence,
+        moves: int,
+        *,
+        warm: float,
+        cold: float,
+        bound_ms: float,
+        seed: int,
+    ) -> Sequence:
+        """Return what a number of moves leads to; never a longer program.
+
+        Parameters
+        ----------
+        sequence : Sequence
+            Where to start. Where limits are exceeded from the start, moves need not mend that.
+        moves : int
+            How many to try.
+        warm, cold : float
+            First and last temperature, in mean operator times.
+        bound_ms : float
+            No program is shorter: the search stops there.
+        seed : int
+            Of the random moves.
+        """
+        types, bits = sequence.types.copy(), sequence.bits.copy()
+        mean = float(self.pipeline.durations_ms.mean())
+        if mean > 0:
+            alone = isinstance(self.over, Nccl) and not self.over.fused
+            anneal(
+                types, bits, self.pipeline, self._memory, self.scenario.activation_limit.copy(),
+                not alone, moves, warm * mean, cold * mean,
+                bound_ms / self.unit_ms * (1 + _SAME), np.random.default_rng(seed),
+            )  # fmt: skip
+        return Sequence(types, bits)
 
     def encoded(self, program: Program) -> Sequence | None:
         """Return a program as a sequence; None where there is none.
@@ -155,7 +207,8 @@ def _entries(part: Op | End) -> tuple[Op | End, ...]:
     return (part, Op("W", part.stage, part.microbatch)) if fused else (part,)
 
 
-def _pipeline(scenario: Scenario, over: Nccl | Exchange) -> Pipeline:
+def _pipeline(scenario: Scenario, over: Nccl | Exchange) -> tuple[Pipeline, float]:
+    """What timing needs to know, in whole numbers of a unit."""
     stages, n, placement = scenario.stages, scenario.microbatches, scenario.placement
     counts = np.full(5 * stages - 2, n, np.int32)
     after = np.full(len(counts), NEVER, np.int32)
@@ -187,12 +240,16 @@ def _pipeline(scenario: Scenario, over: Nccl | Exchange) -> Pipeline:
             )  # fmt: skip
             if isinstance(over, Nccl) and over.eager_bytes > 0:
                 eager[t] = scenario.message_bytes[link] <= over.eager_bytes
-    durations_ms = np.concatenate([scenario.durations_ms(kind) for kind in _KINDS])
-    fused_ms = scenario.durations_ms("BW").copy()
-    return Pipeline(
-        counts, after, ends, sender, streams, durations_ms, fused_ms, *by_message, eager,
-        isinstance(over, Exchange), scenario.released_by_b,
+    operators = np.concatenate([scenario.durations_ms(kind) for kind in _KINDS])
+    (durations, fused, messages), unit_ms = whole(
+        operators, scenario.durations_ms("BW"), by_message
+    )
+    busy, transfer, latency = messages
+    pipeline = Pipeline(
+        counts, after, ends, sender, streams, durations, fused, busy, transfer, latency, eager,
+        isinstance(over, Exchange), scenario.released_by_b.copy(),
     )  # fmt: skip
+    return pipeline, unit_ms
 
 
 def _stream(over: Nccl | Exchange, device: int, peer: int, *, sends: bool) -> object:

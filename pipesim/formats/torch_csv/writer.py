@@ -19,8 +19,9 @@ kinds of file:
     (torch ≥ 2.10), without which gradients would be neither scaled nor reduced. A plan with
     sends and receives of its own (:attr:`Schedule.communicates`) is written as it stands, but
     torch knows no batches: their ends stand one after the other
-    (:func:`pipesim.communication.unbatched`). For another, a receive stands where its message is sent, so any two ranks agree on the order of
-    their messages and no backend can deadlock; there is no UNSHARD: for stages under FSDP use
+    (:func:`pipesim.communication.unbatched`). For another, a receive stands where its message is
+    sent, so any two ranks agree on the order of their messages and no backend can deadlock; there
+    is no UNSHARD: for stages under FSDP use
     ``compute_only``.
 
 Reading takes both kinds and tells them apart. torch's own parser reads the start of a cell
@@ -33,6 +34,9 @@ tag, so two ranks match the messages from one to the other by their order. Over 
 waits for nobody. Over NCCL the two ranks share a communicator and its stream, in which
 sends and receives queue as they are posted: two ranks that both send first hang, unless the
 messages fit NCCL's buffers. The operators of an overlap run one after the other.
+
+Its first stage runs nothing in ``I`` and the whole backward in ``W``; plan for that with
+:mod:`pipesim.target`.
 
 The interface is private to torch and may change; this was checked against torch 2.13.0.
 """

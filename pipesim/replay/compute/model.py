@@ -92,5 +92,5 @@ def offloaded(run: Run, device: int) -> frozenset[tuple[int, int]]:
             else:
                 held += 1
         elif at not in away:
-            held -= run.scenario.released(op.kind)
+            held -= float(run.scenario.released(op.kind)[op.stage])
     return frozenset(away)

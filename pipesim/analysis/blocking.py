@@ -1,0 +1,122 @@
+"""Lower bounds on the iteration time where kernels queue up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from pipesim.analysis.bounds import lower_bound_ms
+from pipesim.scenario import DOWN, UP, Array, Scenario
+from pipesim.transport import Exchange, Nccl, Transport
+
+__all__ = ["bound_over_ms"]
+
+
+class _Sends(NamedTuple):
+    """The messages of one stage in one direction, by micro-batch; all that a device sends late.
+
+    Attributes
+    ----------
+    busy_ms : float
+        The kernel that each one occupies the sender's stream with.
+    head_ms : array, shape [N]
+        The earliest time at which it can be sent.
+    tail_ms : array, shape [N]
+        The shortest time from the end of that kernel to the end of the iteration.
+    """
+
+    peer: int
+    direction: int
+    busy_ms: float
+    head_ms: Array
+    tail_ms: Array
+
+
+def bound_over_ms(scenario: Scenario, over: Transport) -> float:
+    """A time that no schedule of a scenario can beat over a transport.
+
+    It is :func:`~.bounds.lower_bound_ms` with what messages cost, or longer where kernels queue up
+    and links are slow by occupancy. The busy kernels of a stream follow each other, in one group or
+    in several. So for any sends that share a device's stream: the earliest time at which one of
+    them can be sent, the kernels of all, and the shortest time that must still pass after one of
+    them. Where a device is blocked while it communicates, they also follow all that it computes.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Its delays, too.
+    over : Transport
+        How messages travel.
+
+    Examples
+    --------
+    >>> slow = Scenario().with_delay(40, links=[0])
+    >>> [bound_over_ms(slow, over) for over in (Nccl(), Exchange(), Nccl(p2p_streams="peer"))]
+    [610.0, 890.0, 610.0]
+    """
+    told = scenario.with_message_cost(over.costs_ms(scenario))
+    bounds = [lower_bound_ms(told)]
+    if isinstance(over, Nccl | Exchange):
+        for device in range(scenario.devices):
+            sends = [send for send in _sends(told, scenario, device) if send.busy_ms]
+            bounds += map(_one_after_the_other, _on_one_stream(sends, over))
+            if sends and isinstance(over, Exchange):
+                bounds.append(_blocked_ms(told, sends, device))
+    return max(bounds)
+
+
+def _sends(told: Scenario, scenario: Scenario, device: int) -> Iterator[_Sends]:
+    """What a device sends; ``told`` has delays with costs, ``scenario`` those of links alone."""
+    forward, backward = told.forward_ms, np.minimum(told.backward_ms, told.fused_backward_ms)
+    weight = np.minimum(told.backward_ms + told.weight_ms, told.fused_backward_ms) - backward
+    delay, busy = told.delay_ms, scenario.occupancy_ms
+    down = np.cumsum(forward, axis=0) + _above(delay[:, DOWN])  # ends of forwards
+    up = np.cumsum(backward, axis=0) + _above(delay[:, UP]) + weight[0]  # from a B's start
+    chain = down[-1] + up[-1]  # of a micro-batch
+    for stage in scenario.stages_of[device]:
+        if stage + 1 < scenario.stages and scenario.crosses(stage):
+            busy_ms = float(busy[stage, DOWN])
+            peer = scenario.placement[stage + 1]
+            yield _Sends(peer, DOWN, busy_ms, down[stage], chain - down[stage] - busy_ms)
+        if stage and scenario.crosses(stage - 1):
+            busy_ms = float(busy[stage - 1, UP])
+            peer = scenario.placement[stage - 1]
+            left = up[stage] - backward[stage]
+            yield _Sends(peer, UP, busy_ms, chain - left, left - busy_ms)
+
+
+def _above(delays: Array) -> Array:
+    """Delay between stage 0 and each stage, shape [S, 1]."""
+    return np.concatenate([[0.0], np.cumsum(delays)])[:, None]
+
+
+def _on_one_stream(sends: list[_Sends], over: Nccl | Exchange) -> Iterator[list[_Sends]]:
+    """Yield sends that share a stream: all of it, and each kind alone."""
+    for send in sends:
+        yield [send]
+    if isinstance(over, Exchange) or over.p2p_streams == "device":
+        streams = [sends]
+    elif over.p2p_streams == "peer":
+        streams = [[s for s in sends if s.peer == peer] for peer in {s.peer for s in sends}]
+    else:
+        streams = []  # two ranks may share several ways one way, which are alone above
+    yield from (stream for stream in streams if stream)
+
+
+def _one_after_the_other(sends: list[_Sends]) -> float:
+    head = min(float(send.head_ms.min()) for send in sends)
+    tail = min(float(send.tail_ms.min()) for send in sends)
+    return head + sum(send.busy_ms * len(send.head_ms) for send in sends) + tail
+
+
+def _blocked_ms(told: Scenario, sends: list[_Sends], device: int) -> float:
+    """The first operator's start, all operators and all sends of a device."""
+    own = list(told.stages_of[device])
+    forward = told.forward_ms
+    down = np.cumsum(forward, axis=0) + _above(told.delay_ms[:, DOWN])
+    whole = np.minimum(told.backward_ms + told.weight_ms, told.fused_backward_ms)
+    head = float((down - forward)[own].min())
+    work = float((forward + whole)[own].sum())
+    return head + work + sum(send.busy_ms * len(send.head_ms) for send in sends)
