@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -12,36 +13,43 @@ from pipesim.adapt.estimation import Estimator, differs
 from pipesim.adapt.strategy import Planning, Prepared, Strategy
 from pipesim.formats.torch_csv import torch_csv
 from pipesim.scenario import Array, Scenario
+from pipesim.schedule import Schedule
 from pipesim.target import target
-from pipesim.transport import Delegated, Ideal
+from pipesim.transport import Delegated, Transport
 
 __all__ = ["Replanner", "TorchPlan"]
 
 _WAYS = ("down", "up")
 
 
-class TorchPlan(NamedTuple):
+@dataclass(frozen=True)
+class TorchPlan:
     """What :class:`pipesim.runtime.Adaptive` runs from one boundary to another.
 
-    Attributes
+    Parameters
     ----------
-    rows : tuple of str
-        A line of torch's schedule CSV for each rank, with its sends and receives.
+    schedule : Schedule
+        The order of operators.
     delegated : frozenset of (link, direction)
         The messages that delegates carry; the direction is ``"down"`` or ``"up"``.
     expected_ms : float
         How long an iteration is expected to take.
     """
 
-    rows: tuple[str, ...]
+    schedule: Schedule
     delegated: frozenset[tuple[int, str]]
     expected_ms: float
+
+    @cached_property
+    def rows(self) -> tuple[str, ...]:
+        """A line of torch's schedule CSV for each rank, with its sends and receives."""
+        return tuple(torch_csv(self.schedule, "compute_comms").splitlines())
 
 
 class Replanner:
     """Takes in each iteration's transfer times, and plans where they have changed.
 
-    It is the loop of :func:`pipesim.adapt.loop.run_job` without the simulated job.
+    It is the loop of :func:`pipesim.adapt.loop.run_job` for a job that somebody else runs.
 
     Parameters
     ----------
@@ -51,17 +59,18 @@ class Replanner:
         Who plans.
     runtime : str
         What runs the plans, see :data:`pipesim.target.TARGETS`.
-    message_ms : float
-        What a message takes over a healthy link.
-    delegation_ms : float
-        What it takes through delegates; default: the same.
+    direct : Transport, optional
+        How messages travel without delegates, and what they cost; default: as the runtime does it
+        on GPUs. Over gloo, ``Ideal(base_ms=…)``.
+    delegated : Delegated
+        How they travel with them.
     detect : callable, optional
         Makes a detector for each link and direction.
 
     Raises
     ------
     ScenarioError, ScheduleError
-        The scenario has slow links, or the planner has no plan for it.
+        The planner has no plan for the scenario.
 
     Examples
     --------
@@ -79,15 +88,14 @@ class Replanner:
         *,
         planner: str = "pipemorph",
         runtime: str = "torch",
-        message_ms: float = 0.0,
-        delegation_ms: float | None = None,
+        direct: Transport | None = None,
+        delegated: Delegated = Delegated(),  # noqa: B008  frozen
         detect: Callable[[], Detector] | None = None,
     ) -> None:
-        cost_ms = message_ms if delegation_ms is None else delegation_ms
-        strategy = Strategy(
-            "adaptive", "Adaptive", planner, Ideal(message_ms), Delegated(base_ms=cost_ms)
-        )
-        self._planning = Planning(target(runtime).adapted(scenario), strategy)
+        there = target(runtime)
+        direct = direct or there.transport()
+        strategy = Strategy("adaptive", "Adaptive", planner, direct, delegated)
+        self._planning = Planning(there.adapted(scenario), strategy)
         self._estimator = Estimator(detect or detector("ratio"), scenario.stages - 1)
         self._planned_ms = np.zeros((scenario.stages - 1, 2))
 
@@ -110,9 +118,8 @@ class Replanner:
         return self._for(self._planning.plan(delay_ms))
 
     def _for(self, made: Prepared) -> TorchPlan:
-        rows = tuple(torch_csv(made.schedule, "compute_comms").splitlines())
         delegated = frozenset(
             (int(link), _WAYS[way]) for link, way in np.argwhere(made.plan.delegates)
         )
         expected_ms = self._planning.iteration_ms(made.runs, made.plan.delay_ms)
-        return TorchPlan(rows, delegated, expected_ms)
+        return TorchPlan(made.schedule, delegated, expected_ms)

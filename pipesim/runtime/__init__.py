@@ -3,8 +3,20 @@
 It needs the standard library, numpy and torch alone: nothing of the simulator is imported.
 """
 
+from pipesim.runtime.adaptive import Adaptive
 from pipesim.runtime.delegates import DelegateError, PeerError
 from pipesim.runtime.ends import Handle, Receiver, Sender
 from pipesim.runtime.lanes import Lane, open_lanes
+from pipesim.runtime.pipelining import delegated
 
-__all__ = ["DelegateError", "Handle", "Lane", "PeerError", "Receiver", "Sender", "open_lanes"]
+__all__ = [
+    "Adaptive",
+    "DelegateError",
+    "Handle",
+    "Lane",
+    "PeerError",
+    "Receiver",
+    "Sender",
+    "delegated",
+    "open_lanes",
+]

@@ -30,16 +30,21 @@ import warnings
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias, cast
 
-from torch.distributed.pipelining.schedules import _Action, _PipelineScheduleRuntime
+from torch.distributed.pipelining.schedules import (
+    _Action,
+    _ComputationType,
+    _PipelineScheduleRuntime,
+)
 
 from pipesim.runtime.beside import Beside, Plan, Planner
 from pipesim.runtime.board import Board, Word
-from pipesim.runtime.carriers import Direct, Incoming, Outgoing, wall_ns
-from pipesim.runtime.pipelining import open_ways, store_of
-from pipesim.runtime.rerouting import DIRECTIONS, Rerouted, Way
+from pipesim.runtime.carriers import Direct, wall_ns
+from pipesim.runtime.pipelining import store_of
+from pipesim.runtime.rerouting import DIRECTIONS, Message, Rerouted, Way
 from pipesim.runtime.transfers import Log
+from pipesim.runtime.ways import DelegatedWays
 
 __all__ = ["Adaptive", "Plan", "Planner"]
 
@@ -94,28 +99,26 @@ class Adaptive:
         through: Through = lambda way, carrier: carrier,
     ) -> None:
         if not isinstance(schedule, _PipelineScheduleRuntime):
-            raise ValueError(
-                f"only a _PipelineScheduleRuntime can change its plan, not a {type(schedule).__name__}"
-            )
+            kind = type(schedule).__name__
+            raise ValueError(f"only a _PipelineScheduleRuntime can change its plan, not a {kind}")
         if (planner is not None) != (schedule.rank == 0):
             raise ValueError("rank 0 of the pipeline's group needs the planner, and no other rank")
         self.iteration = 0
         self.swapped = False
         self.delegated: frozenset[Way] = frozenset()
         self._schedule, self._planner, self._through = schedule, planner, through
-        self._links, self._delegates = links, delegates
+        self._delegates = delegates
         self._rerouted = Rerouted(schedule, self._open)
+        self._links = range(schedule._num_stages - 1) if links is None else frozenset(links)
         self._beside: Beside | None = None
-        self._sending: dict[Way, Outgoing] = {}
-        self._receiving: dict[Way, Incoming] = {}
 
     def __enter__(self) -> Self:
         schedule = self._schedule
         store = store_of(schedule)
         with ExitStack() as undo:
             self._board = Board(store, schedule.rank, schedule.pp_group_size)
+            self._lanes = undo.enter_context(DelegatedWays(self._delegates))
             undo.enter_context(self._rerouted)
-            self._lanes = undo.enter_context(ExitStack())
             if self._planner is not None:
                 mine = self._board.on_a_line_of_its_own()
                 self._beside = Beside(self._planner, mine, schedule._num_stages - 1)
@@ -145,7 +148,7 @@ class Adaptive:
         self._rerouted.sent.clear()
         self._rerouted.landed.clear()
         result = self._schedule.step(*args, **kwargs)
-        self._board.report(self.iteration, _seen(self._rerouted))
+        self._board.report(self.iteration, self._seen())
         self.iteration += 1
         return result
 
@@ -161,20 +164,34 @@ class Adaptive:
             rank: [_Action.from_str(cell) for cell in row.split(",")]
             for rank, row in enumerate(word.rows)
         }
+        if self._rerouted.stages[0].device.type == "cpu":
+            actions = {rank: _receives_first(row) for rank, row in actions.items()}
         self._schedule._prepare_schedule_with_comms(actions, format="compute_comms")
-        self.delegated = frozenset(word.delegated)
+        self.delegated = cast("frozenset[Way]", frozenset(word.delegated))
         self._carry()
+
+    def _seen(self) -> Log:
+        """What this rank has seen of an iteration, by the clock that all hosts share."""
+        shift, rerouted = wall_ns(0), self._rerouted
+        return Log(
+            [(m.link, m.direction, m.microbatch, m.ns + shift) for m in rerouted.sent],
+            [
+                (m.link, m.direction, m.microbatch, self._ready_ns(m) + shift, m.ns + shift)
+                for m in rerouted.landed
+            ],
+        )
+
+    def _ready_ns(self, message: Message) -> int:
+        """Return from when on it could land: what delegates bring waits for nobody."""
+        by_delegates = (message.link, message.direction) in self.delegated
+        return 0 if by_delegates else message.posted_ns
 
     # -- carriers -------------------------------------------------------------------------------
 
     def _open(self, rerouted: Rerouted) -> None:
         """Start delegates for what they may carry; torch has just made new buffers."""
-        self._lanes.close()
-        links = self._links
-        ways = [way for way in self._ways() if links is None or way[0] in links]
-        lanes = open_ways(rerouted, ways, self._board.store, delegates=self._delegates)
-        self._lanes.enter_context(lanes)
-        self._sending, self._receiving = dict(rerouted.sending), dict(rerouted.receiving)
+        may = [way for way in self._ways() if way[0] in self._links]
+        self._lanes.open(rerouted, may, self._board.store)
         self._carry()
 
     def _ways(self) -> list[Way]:
@@ -189,28 +206,25 @@ class Adaptive:
         group, rank = rerouted.stages[0].group, self._schedule.rank
         for way in self._ways():
             (sender, receiver), tag = rerouted.ends(way), _tag(way)
-            lane = way in self.delegated
+            lanes = self._lanes if way in self.delegated else None
             if rank == sender:
-                ours = self._sending.get(way) if lane else None
-                rerouted.sending[way] = self._through(way, ours or Direct(group, receiver, tag))
+                out = lanes and lanes.sending.get(way)
+                rerouted.sending[way] = self._through(way, out or Direct(group, receiver, tag))
             if rank == receiver:
-                ours = self._receiving.get(way) if lane else None
-                rerouted.receiving[way] = self._through(way, ours or Direct(group, sender, tag))
+                into = lanes and lanes.receiving.get(way)
+                rerouted.receiving[way] = self._through(way, into or Direct(group, sender, tag))
+
+
+def _receives_first(row: list[_Action]) -> list[_Action]:
+    """Post all receives at once, which hold up nothing over gloo.
+
+    It lets a message land before its receiver has got to it: only then is it seen how long it took.
+    """
+    receives = (_ComputationType.RECV_F, _ComputationType.RECV_B)
+    return sorted(row, key=lambda action: action.computation_type not in receives)
 
 
 def _tag(way: Way) -> int:
     """Tell a way's messages from others between the same ranks."""
     link, direction = way
     return 2 * link + DIRECTIONS.index(direction)
-
-
-def _seen(rerouted: Rerouted) -> Log:
-    """What this rank has seen of an iteration, by the clock that all hosts share."""
-    shift = wall_ns(0)
-    return Log(
-        [(m.link, m.direction, m.microbatch, m.ns + shift) for m in rerouted.sent],
-        [
-            (m.link, m.direction, m.microbatch, m.posted_ns + shift, m.ns + shift)
-            for m in rerouted.landed
-        ],
-    )

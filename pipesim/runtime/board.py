@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from torch.distributed import PrefixStore, Store
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from pipesim.runtime.transfers import Log
 
@@ -51,9 +51,10 @@ class Board:
         self._rank, self._ranks = rank, ranks
 
     def on_a_line_of_its_own(self) -> Board:
-        """Return the same board for another thread, which then waits without holding up this one."""
+        """Return the same board for another thread, whose waiting does not hold up this one."""
         other = object.__new__(Board)
-        other.store, other._rank, other._ranks = self.store.clone(), self._rank, self._ranks
+        other.store = self.store.clone()  # type: ignore[attr-defined]
+        other._rank, other._ranks = self._rank, self._ranks
         return other
 
     def say(self, iteration: int, word: Word | None) -> None:

@@ -14,56 +14,42 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
+from datetime import timedelta
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["Direct", "Handle", "Incoming", "Late", "Outgoing", "Received", "Sent", "wall_ns"]
+from pipesim.runtime.ends import Handle
 
-_NS_PER_MS = 1_000_000
+__all__ = ["Arriving", "Direct", "Incoming", "Late", "Outgoing", "wall_ns"]
 
-
-class Handle(Protocol):
-    """A message under way at one of its ends."""
-
-    def wait(self) -> None:
-        """Wait until the tensor may be used again: changed by who sends, read by who receives."""
-
-    def is_completed(self) -> bool:
-        """Whether ``wait`` would return at once."""
+_NS_PER_MS, _NS_PER_S = 10**6, 10**9
 
 
-class Sent(Handle, Protocol):
-    """What ``isend`` returns."""
+class Arriving(Handle, Protocol):
+    """A message that is received."""
 
     @property
-    def handed_ns(self) -> int:
-        """When it was handed over, by this host's ``time.monotonic_ns``."""
-
-
-class Received(Handle, Protocol):
-    """What ``irecv`` returns."""
-
-    @property
-    def landed_ns(self) -> int:
-        """When the message was on this host, by its ``time.monotonic_ns``; known after ``wait``."""
+    def landed_ns(self) -> int | None:
+        """When it was on this host, by ``time.monotonic_ns``; known after ``wait``."""
 
 
 class Outgoing(Protocol):
     """The sender's end of a carrier."""
 
-    def isend(self, tensor: Tensor) -> Sent:
+    def isend(self, tensor: Tensor) -> Handle:
         """Start to send a tensor."""
 
 
 class Incoming(Protocol):
     """The receiver's end of a carrier."""
 
-    def irecv(self, tensor: Tensor) -> Received:
+    def irecv(self, tensor: Tensor) -> Arriving:
         """Start to receive into a tensor; the n-th of these gets the n-th that was sent."""
 
 
@@ -76,10 +62,9 @@ def wall_ns(monotonic_ns: int) -> int:
 class _SentDirectly:
     work: dist.Work
     tensor: Tensor  # kept until it has been sent
-    handed_ns: int
 
-    def wait(self) -> None:
-        self.work.wait()
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        return self.work.wait() if timeout is None else self.work.wait(timeout)
 
     def is_completed(self) -> bool:
         return self.work.is_completed()
@@ -89,8 +74,9 @@ class _SentDirectly:
 class _ReceivedDirectly:
     landed: Future[int]
 
-    def wait(self) -> None:
-        self.landed.result()
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        self.landed.result(None if timeout is None else timeout.total_seconds())
+        return True
 
     def is_completed(self) -> bool:
         return self.landed.done()
@@ -121,14 +107,13 @@ class Direct:
     peer: int
     tag: int = 0
 
-    def isend(self, tensor: Tensor) -> Sent:
+    def isend(self, tensor: Tensor) -> Handle:
         """Start to send a tensor, which may not be changed before it has been sent."""
-        handed_ns = time.monotonic_ns()
         work = dist.isend(tensor, group=self.group, tag=self.tag, group_dst=self.peer)
         assert work is not None, "this rank is in the group"
-        return _SentDirectly(work, tensor, handed_ns)
+        return _SentDirectly(work, tensor)
 
-    def irecv(self, tensor: Tensor) -> Received:
+    def irecv(self, tensor: Tensor) -> Arriving:
         """Start to receive into a tensor."""
         work = dist.irecv(tensor, group=self.group, tag=self.tag, group_src=self.peer)
         assert work is not None, "this rank is in the group"
@@ -153,46 +138,68 @@ def _wait(work: dist.Work, tensor: Tensor, landed: Future[int]) -> None:
 
 
 @dataclass(frozen=True)
-class _ReceivedLate:
-    received: Received
-    late_ns: int
+class _SentLate:
+    sent: Future[Handle]
 
-    def wait(self) -> None:
-        self.received.wait()
-        while (left_ns := self.landed_ns - time.monotonic_ns()) > 0:
-            time.sleep(left_ns / 1e9)
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        seconds = None if timeout is None else timeout.total_seconds()
+        return self.sent.result(seconds).wait(timeout)
 
     def is_completed(self) -> bool:
-        return self.received.is_completed() and self.landed_ns <= time.monotonic_ns()
-
-    @property
-    def landed_ns(self) -> int:
-        return self.received.landed_ns + self.late_ns
+        return self.sent.done() and self.sent.result().is_completed()
 
 
-@dataclass
+class _Waiting(NamedTuple):
+    due_ns: int
+    tensor: Tensor
+    sent: Future[Handle]
+
+
 class Late:
     """Another carrier whose messages are late in flight, for tests and benchmarks.
 
-    Nobody is held up but who waits for a message, and any number may be under way: each lands
-    ``late_ms`` after it has come.
+    The sender goes on, and any number of messages may be under way: a thread hands each to the
+    carrier when it is due, in their order. Received messages are passed through.
 
     Parameters
     ----------
     carrier : Outgoing or Incoming
-        What really carries the messages. Only the receiver's end needs to be late.
+        What really carries the messages.
     late_ms : float
-        For messages that are received from now on; may be changed.
+        For messages that are sent from now on; may be changed.
     """
 
-    carrier: Outgoing | Incoming
-    late_ms: float
+    def __init__(self, carrier: Outgoing | Incoming, late_ms: float) -> None:
+        self.carrier: Any = carrier
+        self.late_ms = late_ms
+        self._waiting: deque[_Waiting] = deque()
+        self._lock = threading.Lock()
 
-    def isend(self, tensor: Tensor) -> Sent:
-        """Start to send a tensor."""
-        return self.carrier.isend(tensor)  # type: ignore[union-attr]
+    def isend(self, tensor: Tensor) -> Handle:
+        """Start to send a tensor, which may not be changed before it has been sent."""
+        due_ns = time.monotonic_ns() + round(self.late_ms * _NS_PER_MS)
+        waiting = _Waiting(due_ns, tensor, Future())
+        with self._lock:
+            self._waiting.append(waiting)
+            if len(self._waiting) == 1:  # the thread ends whenever nothing is under way
+                threading.Thread(target=self._hand_over, daemon=True).start()
+        return _SentLate(waiting.sent)
 
-    def irecv(self, tensor: Tensor) -> Received:
+    def irecv(self, tensor: Tensor) -> Arriving:
         """Start to receive into a tensor."""
-        received = self.carrier.irecv(tensor)  # type: ignore[union-attr]
-        return _ReceivedLate(received, round(self.late_ms * _NS_PER_MS))
+        received: Arriving = self.carrier.irecv(tensor)
+        return received
+
+    def _hand_over(self) -> None:
+        more = True
+        while more:
+            due_ns, tensor, sent = self._waiting[0]
+            while (left_ns := due_ns - time.monotonic_ns()) > 0:
+                time.sleep(left_ns / _NS_PER_S)
+            try:
+                sent.set_result(self.carrier.isend(tensor))
+            except BaseException as error:
+                sent.set_exception(error)
+            with self._lock:
+                self._waiting.popleft()
+                more = bool(self._waiting)

@@ -27,7 +27,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.pipelining.schedules import _PipelineSchedule
 
-from pipesim.runtime.carriers import Incoming, Outgoing, Received, Sent
+from pipesim.runtime.carriers import Arriving, Incoming, Outgoing
+from pipesim.runtime.ends import Handle
 
 __all__ = ["DIRECTIONS", "Direction", "Message", "Rerouted", "Way"]
 
@@ -91,8 +92,8 @@ class Rerouted:
         self.landed: list[Message] = []
         self._on_buffers = on_buffers
         self._new_buffers = True
-        self._outgoing: list[Sent] = []
-        self._incoming: dict[tuple[Way, int], tuple[int, list[Received]]] = {}
+        self._outgoing: list[Handle] = []
+        self._incoming: dict[tuple[Way, int], tuple[int, list[Arriving]]] = {}
 
     @property
     def stages(self) -> Sequence[Any]:
@@ -162,9 +163,8 @@ class Rerouted:
         rest, tensors = self._split(own(microbatch), way, self.sending)
         if tensors:
             posted_ns = time.monotonic_ns()
-            handles = [self.sending[way].isend(tensor) for tensor in tensors]
-            self.sent.append(Message(*way, microbatch, handles[0].handed_ns, posted_ns))
-            self._outgoing += handles
+            self.sent.append(Message(*way, microbatch, posted_ns, posted_ns))
+            self._outgoing += [self.sending[way].isend(tensor) for tensor in tensors]
         return rest
 
     def _receive(
@@ -193,7 +193,7 @@ class Rerouted:
             posted_ns, handles = self._incoming.pop((way, microbatch))
             for handle in handles:
                 handle.wait()
-            last_ns = max(handle.landed_ns for handle in handles)
+            last_ns = max(handle.landed_ns or 0 for handle in handles)
             self.landed.append(Message(*way, microbatch, last_ns, posted_ns))
         return own(microbatch)
 

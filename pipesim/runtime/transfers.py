@@ -35,8 +35,8 @@ def transfer_ms(logs: Iterable[Log], links: int) -> NDArray[np.float64]:
     """Return the transfer time of each link and direction in one iteration.
 
     It is the median over the messages that the receiver was ready for when they were handed over.
-    A backend that lets a message wait for its receiver says nothing about others, but that they took
-    no longer: where there are no other messages, it is the shortest time.
+    A backend that lets messages wait for their receiver says of the others only that they took no
+    longer: where there are no more, it is the shortest of their times.
 
     Parameters
     ----------

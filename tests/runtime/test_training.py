@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from importlib.util import find_spec
-from pathlib import Path
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -63,12 +63,47 @@ def test_messages_of_a_process_group_train_as_before(schedule: str, found: Any) 
     landed: dict[tuple[Any, ...], list[int]] = {}
     for rank in ranks:
         for messages, times in (rank["sent"], sent), (rank["landed"], landed):
-            for *message, ns in messages:
+            for *message, ns, posted_ns in messages:
                 times.setdefault(tuple(message), []).append(ns)
-                assert ns < rank["now_ns"]
+                assert max(ns, posted_ns) < rank["now_ns"]
     for times in sent, landed:
         assert sorted(key for key, all_ns in times.items() for _ in all_ns) == sorted(each)
     for (link, *message), all_ns in landed.items():
         for handed_ns, landed_ns in zip(sent[link, *message], all_ns, strict=True):
             late_ns = 3_000_000 if link == 0 else 0
             assert handed_ns + late_ns < landed_ns  # all ranks are on one host, with one clock
+
+
+@pytest.mark.parametrize("schedule", training.PLACEMENTS)
+def test_delegates_train_as_before_and_leave_nothing(schedule: str, found: Any) -> None:
+    ranks = [rank[f"by delegates {schedule}"] for rank in found]
+    placement = training.PLACEMENTS[schedule]
+    assert max(rank["error"] for rank in ranks) < 1e-9
+    assert [rank["left"] for rank in ranks] == [[]] * RANKS
+    apart = [pair for pair in pairwise(placement) if pair[0] != pair[1]]
+    ends = [sum(pair.count(rank) for pair in apart) for rank in range(RANKS)]
+    evaluates = placement != training.V
+    assert [rank["delegates"][0] for rank in ranks] == [2 * n for n in ends]
+    few = [2 if rank in placement[:2] else 0 for rank in range(RANKS)]
+    assert [rank["delegates"][1] for rank in ranks] == few
+    each_way = training.MICROBATCHES * (6 + 6 + 3 * evaluates)
+    for index, role in enumerate(("sent", "landed")):
+        assert sum(rank["messages"][index] for rank in ranks) == each_way * len(apart), role
+    assert [rank["ways"] for rank in ranks] == [
+        [[0, "up"]] if rank == placement[1] else [] for rank in range(RANKS)
+    ]
+
+
+def test_mistakes_are_named(found: Any) -> None:
+    for said in (each["refused"] for each in found):
+        assert said["beyond"] == "no link 7: 8 stages have links 0 to 6"
+        assert said["below"] == "no link -1: 8 stages have links 0 to 6"
+        assert said["inside"] == "link 3 joins two stages of rank 3: no messages go over it"
+        assert said["direction"] == "no direction 'left': there are down and up"
+        assert said["delegates"] == "at least one delegate is needed, not 0"
+        assert said["twice"].startswith("rerouted already: ")
+        assert float(said["error"]) < 1e-9
+        assert said["left"] == ""
+    unlike = {said["refused"]["unlike"] for said in found}
+    assert "" in unlike
+    assert any(text.startswith("ranks differ in links, directions and") for text in unlike)

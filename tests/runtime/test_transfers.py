@@ -25,7 +25,7 @@ def test_clocks_that_differ_shift_all_times_alike(
     sender = Log([(0, "up", i, at * MS) for i, at in enumerate(handed)], [])
     landed = [(at + delay_ms) * MS + offset for at in handed]
     receiver = Log([], [(0, "up", i, 0, at) for i, at in enumerate(landed)])
-    (down, up), = transfer_ms([receiver, sender], links=1)
+    ((down, up),) = transfer_ms([receiver, sender], links=1)
     assert math.isnan(down)
     assert up == max(0, delay_ms * MS + offset) / 1e6
 

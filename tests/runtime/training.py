@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +72,7 @@ class Pipeline:
         single = issubclass(runner, schedules.PipelineScheduleSingle)
         mine: Any = self.stages[0] if single else self.stages
         self.schedule: Any = runner(mine, MICROBATCHES, loss_fn=self.loss)
+        self.runs = self.schedule
         if kind:
             file = folder / f"{schedule}.csv"
             self.schedule._load_csv(str(file), format=kind)
@@ -95,7 +99,7 @@ class Pipeline:
             module.zero_grad()
         self.loss(self._whole(inputs), target).backward()
         first, last = self.placement[0] == self.rank, self.placement[-1] == self.rank
-        self.schedule.step(*(inputs if first else []), target=target if last else None)
+        self.runs.step(*(inputs if first else []), target=target if last else None)
         return max(
             float((ours.grad - right.grad).abs().max() / right.grad.abs().max())
             for stage in self.stages
@@ -120,10 +124,86 @@ class Pipeline:
 
     def left(self) -> list[str]:
         """What a context that has ended has left behind."""
-        names = [name for stage in self.stages for name in vars(stage) if "_ops" in name]
-        names += [name for stage in self.stages for name in vars(stage) if "retrieve" in name]
-        names += [name for name in vars(self.schedule) if name in ("_step_microbatches",)]
-        return names + [thread.name for thread in threading.enumerate()[1:]]
+        owners = [self.schedule, *self.stages]
+        values = [value for owner in owners for value in vars(owner).values()]
+        names = [str(value) for value in values if isinstance(value, partial)]
+        for thread in (threads := threading.enumerate()[1:]):
+            thread.join(60.0)  # those that end by themselves do so at once
+        alive = [thread.name for thread in threads if thread.is_alive()]
+        return [*names, *alive, *children()]
+
+
+def children() -> list[str]:
+    """The processes that this one has started and that still run."""
+    path = Path(f"/proc/self/task/{os.getpid()}/children")
+    return [f"process {pid}" for pid in path.read_text().split()]
+
+
+def delegates_in_both_ends() -> int:
+    """Count this process's delegates, before any rank ends those of the others with its own."""
+    import torch.distributed as dist
+
+    count = len(children())
+    dist.barrier()
+    return count
+
+
+def apart(pipeline: Pipeline) -> list[int]:
+    """The links between two ranks."""
+    pairs = pairwise(pipeline.placement)
+    return [link for link, (upper, lower) in enumerate(pairs) if upper != lower]
+
+
+def by_delegates(pipeline: Pipeline) -> dict[str, Any]:
+    """All links' messages by delegates, then a link's gradients, then as torch sends them."""
+    from pipesim.runtime import delegated
+
+    errors = [pipeline.step(0)]
+    with delegated(pipeline.schedule, apart(pipeline)) as rerouted:
+        before = children()
+        for seed in range(3):
+            errors += [pipeline.step(seed), pipeline.step(seed), pipeline.eval(seed)]
+        during = delegates_in_both_ends()
+        messages = [len(rerouted.sent), len(rerouted.landed)]
+    between = pipeline.left()
+    with delegated(pipeline.schedule, [0], directions=["up"], delegates=2) as rerouted:
+        errors += [pipeline.eval(3), pipeline.step(3)]
+        ways = sorted({(message.link, message.direction) for message in rerouted.sent})
+        few = delegates_in_both_ends()
+    errors += [pipeline.step(4)]
+    return {
+        "error": max(errors),
+        "left": [*before, *between, *pipeline.left()],
+        "delegates": [during, few],
+        "messages": messages,
+        "ways": ways,
+    }
+
+
+def refused(pipeline: Pipeline) -> dict[str, str]:
+    """What is said of mistakes."""
+    from pipesim.runtime import delegated
+
+    def said(*args: Any, **kwargs: Any) -> str:
+        try:
+            with delegated(pipeline.schedule, *args, **kwargs):
+                return ""
+        except ValueError as error:
+            return str(error)
+
+    stages = len(pipeline.placement)
+    found = {
+        "beyond": said([0, stages - 1]),
+        "below": said([-1]),
+        "inside": said([3]),
+        "direction": said([0], directions=["left"]),
+        "delegates": said([0], delegates=0),
+        "unlike": said([pipeline.rank % 2]),
+    }
+    with delegated(pipeline.schedule, [0]):
+        found["twice"] = said([0])
+        error = pipeline.step(0)
+    return {**found, "error": str(error), "left": " ".join(pipeline.left())}
 
 
 def directly(pipeline: Pipeline) -> dict[str, Any]:
@@ -135,18 +215,16 @@ def directly(pipeline: Pipeline) -> dict[str, Any]:
 
     late_ms, errors = 3.0, []
     with Rerouted(pipeline.schedule) as rerouted:
-        for link in range(len(pipeline.placement) - 1):
+        for link in apart(pipeline):
             for direction in DIRECTIONS:
                 way: Way = (link, direction)
                 sender, receiver = rerouted.ends(way)
                 tag = 2 * link + (direction == "up")
-                if sender == receiver:
-                    continue
                 if pipeline.rank == sender:
-                    rerouted.sending[way] = Direct(None, receiver, tag)
+                    direct = Direct(None, receiver, tag)
+                    rerouted.sending[way] = Late(direct, late_ms) if link == 0 else direct
                 if pipeline.rank == receiver:
-                    direct = Direct(None, sender, tag)
-                    rerouted.receiving[way] = Late(direct, late_ms) if link == 0 else direct
+                    rerouted.receiving[way] = Direct(None, sender, tag)
         for seed in range(3):
             errors += [pipeline.step(seed), pipeline.eval(seed)]
         sent, landed = list(rerouted.sent), list(rerouted.landed)
@@ -166,7 +244,10 @@ def directly(pipeline: Pipeline) -> dict[str, Any]:
     }
 
 
-HOW: dict[str, Callable[[Pipeline], dict[str, Any]]] = {"directly": directly}
+HOW: dict[str, Callable[[Pipeline], dict[str, Any]]] = {
+    "directly": directly,
+    "by delegates": by_delegates,
+}
 CASES = [(how, schedule) for how in HOW for schedule in PLACEMENTS]
 
 
@@ -181,6 +262,7 @@ def _run_rank(rank: int, folder: Path) -> None:
     results = {}
     for how, schedule in CASES:
         results[f"{how} {schedule}"] = HOW[how](Pipeline(rank, schedule, folder))
+    results["refused"] = refused(Pipeline(rank, "ScheduleZBVZeroBubble", folder))
     (folder / f"rank{rank}.json").write_text(json.dumps(results))
     dist.barrier()
     dist.destroy_process_group()
