@@ -85,6 +85,7 @@ def search(
     home = _Board(told)
     candidates = [home.encoded(orders) for orders in list_schedules(told)]
     if (told.delay_ms != scenario.delay_ms).any():
+        candidates += map(home.encoded, list_schedules(scenario))
         candidates.append(home.encoded(search(scenario, moves=moves, seed=seed).orders))
     best = min(map(home.time, candidates))
     starts = _starts(told) if best > home.bound else []

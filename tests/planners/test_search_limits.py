@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipesim import Scenario, plan, simulate
@@ -44,6 +46,12 @@ def test_its_plan_is_within_the_limits_over_any_transport(
 
 
 @given(scenarios(limited=True), st.sampled_from(OTHERS))
+@example(
+    Scenario(stages=3, microbatches=5, forward_ms=0, backward_ms=0, weight_ms=0,
+             latency_ms=[[5, 0], [0, 0]], activation_limit=[4, math.inf, math.inf],
+             released_by_b=0),
+    Nccl(base_ms=1.0),
+)  # fmt: skip
 def test_no_list_schedule_within_the_limits_is_faster_over_that_transport(
     scenario: Scenario, over: Transport
 ) -> None:
