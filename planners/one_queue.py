@@ -26,7 +26,6 @@ from pipesim.scenario import Scenario
 from pipesim.schedule import Assumptions, Schedule
 from pipesim.transport import Exchange, Nccl, Transport, transport
 from planners.registry import plan, planner
-from planners.search import search
 
 if TYPE_CHECKING:
     from pipesim.engine.compiled.sequences import Sequence
@@ -67,15 +66,14 @@ def one_queue(
 
     Half of the moves start from each of the four best plans of other planners, and the other half
     from the best that these lead to. The plan says itself where it sends and receives, and what
-    together. It is never longer, over its transport, than those that it started from; where nothing
-    queues up it is that of ``search``.
+    together. It is never longer, over its transport, than those that it started from.
 
     Parameters
     ----------
     scenario : Scenario
         Its delays are planned for.
     over : str or Transport
-        The transport that the plan is for.
+        The transport that the plan is for: ``nccl`` or ``exchange``.
     moves : int, optional
         How many moves to try; default: see ``MOVES_EACH``. The plan depends on this and the seed.
     seed : int
@@ -84,11 +82,11 @@ def one_queue(
     Raises
     ------
     ScheduleError
-        No plan fits the scenario, or its activation limits.
+        No plan fits the scenario, or its activation limits, or nothing queues up over the transport.
     """
     route = transport(over)
     if not isinstance(route, Nccl | Exchange):
-        return replace(search(scenario, over=route, seed=seed), planner="one-queue")
+        raise ScheduleError(f"one-queue needs nccl or exchange, where kernels queue up, not {route}")
     from pipesim.engine.compiled.sequences import Sequences  # and with it numba
 
     plans = sorted(_plans(scenario, route), key=_ms)

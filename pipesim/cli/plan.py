@@ -9,6 +9,7 @@ from typing import Annotated
 from typer import Option
 
 from pipesim import analysis
+from pipesim.actions import Action, Batch, End, Op
 from pipesim.analysis.bounds import horizon_bound_ms
 from pipesim.cli.options import (
     EngineName,
@@ -27,7 +28,7 @@ from pipesim.documents.words import unblocked
 from pipesim.engine import Runs
 from pipesim.errors import ScenarioError, ScheduleError
 from pipesim.scenario import Scenario
-from pipesim.schedule import Op, Schedule
+from pipesim.schedule import Schedule
 from pipesim.text import milliseconds, numbers, plain
 from pipesim.timeline import Timeline
 from pipesim.transport import Transport
@@ -137,18 +138,20 @@ def _check_limits(timeline: Timeline, schedule: Schedule) -> None:
 def _worth(timeline: Timeline, over: Transport) -> dict[str, float]:
     """Iteration time, the best bound known, and the gap between them."""
     scenario, iteration_ms = timeline.scenario, timeline.iteration_ms
-    scenario = scenario.with_message_cost(over.costs_ms(scenario))
+    told = scenario.with_message_cost(over.costs_ms(scenario))
     hosted = bool(timeline.peak_host_activations.any())
-    bound_ms = horizon_bound_ms(scenario, within_limits=not hosted, incumbent_ms=iteration_ms)
+    bound_ms = horizon_bound_ms(told, within_limits=not hosted, incumbent_ms=iteration_ms)
+    bound_ms = max(bound_ms, min(analysis.bound_over_ms(scenario, over), iteration_ms))
     gap = iteration_ms / bound_ms - 1 if bound_ms else 0.0
     return {"iteration_ms": iteration_ms, "bound_ms": bound_ms, "gap": gap}
 
 
 def _show(scenario: Scenario, schedule: Schedule, worth: dict[str, float], how: str) -> None:
-    for device, order in enumerate(schedule.orders):
+    rows = schedule.actions if schedule.communicates else schedule.orders
+    for device, row in enumerate(rows or ()):
         name = f"device {device}: "
-        ops = " ".join(_short(op, scenario) for op in order)
-        show_text(wrapped(name + ops, " " * len(name)) + "\n")
+        actions = " ".join(_short(action, scenario) for action in row)
+        show_text(wrapped(name + actions, " " * len(name)) + "\n")
     warmup = analysis.warmup(schedule)
     show(
         "",
@@ -161,6 +164,10 @@ def _show(scenario: Scenario, schedule: Schedule, worth: dict[str, float], how: 
     )
 
 
-def _short(op: Op, scenario: Scenario) -> str:
-    """The name of an operator, without its stage if that equals its device."""
-    return f"{op.kind}{op.microbatch}" if scenario.is_plain else str(op)
+def _short(action: Action, scenario: Scenario) -> str:
+    """The name of an action, without its stage if that equals its device."""
+    if isinstance(action, Batch):
+        return f"({'+'.join(_short(end, scenario) for end in action.ends)})"
+    if scenario.is_plain and isinstance(action, Op | End):
+        return str(action).removeprefix(str(action.stage))
+    return str(action)

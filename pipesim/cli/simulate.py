@@ -130,7 +130,7 @@ def _as_dict(schedule: Schedule, transport: Transport, timeline: Timeline) -> di
 
 
 def _bound_ms(scenario: Scenario, transport: Transport) -> float:
-    return analysis.lower_bound_ms(scenario.with_message_cost(transport.costs_ms(scenario)))
+    return analysis.bound_over_ms(scenario, transport)
 
 
 def _in_micro_batches(timeline: Timeline, activations: Array) -> list[float]:

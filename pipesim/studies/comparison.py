@@ -293,7 +293,7 @@ def compare(
 
 def _bound_ms(scenario: Scenario, over: Transport) -> float:
     """What no schedule can beat where messages cost what they do over a transport."""
-    return analysis.lower_bound_ms(scenario.with_message_cost(over.costs_ms(scenario)))
+    return analysis.bound_over_ms(scenario, over)
 
 
 MOST_SEARCHED = 20_000

@@ -75,6 +75,8 @@ def received_late(schedule: Schedule) -> Schedule:
 
 LATE = "1f1b received late"
 """Neighbours that both send first: blocking sends hang, gloo does not."""
+QUEUED = "one-queue"
+"""Messages in batches, taken apart for torch."""
 
 
 def test_stock_torch_runs_what_is_exported(tmp_path: Path) -> None:
@@ -95,6 +97,13 @@ def test_stock_torch_runs_what_is_exported(tmp_path: Path) -> None:
             "microbatches": late.microbatches,
         }
     }
+    late_first = PLAIN.replaced(latency_ms=0.0, occupancy_ms=PLAIN.latency_ms)
+    queued = plan(late_first, "one-queue", over=Nccl())
+    save_torch_csv(queued, tmp_path / "queued.csv", "compute_comms")
+    save_torch_csv(queued, tmp_path / "queued-only.csv")
+    cases[QUEUED] = cases[LATE] | {
+        "file": "queued.csv", "comms": "queued.csv", "compute": "queued-only.csv"
+    }  # fmt: skip
     for number, (name, scenario) in enumerate(PLANS.items()):
         schedule = plan(scenario, name.rpartition(" ")[2])
         files: dict[TorchKind, str] = {kind: f"{number}-{kind}.csv" for kind in KINDS}
@@ -117,7 +126,7 @@ def test_stock_torch_runs_what_is_exported(tmp_path: Path) -> None:
         assert errors.keys() == cases.keys()
         assert {name: error for name, error in errors.items() if not error < 1e-9} == {}
     same = json.loads((tmp_path / "same.json").read_text())
-    assert [name for name in cases if not same[name]] == [LATE]
+    assert [name for name in cases if not same[name]] == [LATE, QUEUED]
 
 
 # -- torch's own schedules ---------------------------------------------------------------

@@ -5,6 +5,8 @@ For transports where kernels queue up on a device. What a sequence is, says :mod
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from itertools import groupby
 from typing import NamedTuple
@@ -125,7 +127,7 @@ class Sequences:
                     graph.add(part, *before)
                 before = parts or before
         try:
-            order = [part for one in graph.static_order() for part in _entries(one)]
+            order = list(_with_fused(graph.static_order()))
         except CycleError:
             return None
         types = [self._type(part) for part in order]
@@ -201,10 +203,19 @@ def _parts(instruction: Instruction) -> list[Op | End]:
     return [] if isinstance(instruction, Post) else [instruction.op]
 
 
-def _entries(part: Op | End) -> tuple[Op | End, ...]:
-    """A fused backward has an entry for its W, too."""
-    fused = isinstance(part, Op) and part.kind == "BW"
-    return (part, Op("W", part.stage, part.microbatch)) if fused else (part,)
+def _with_fused(parts: Iterable[Op | End]) -> Iterator[Op | End]:
+    """Yield an entry for the W of each fused backward, too: before that of a later micro-batch."""
+    waiting: dict[int, deque[Op]] = defaultdict(deque)
+    for part in parts:
+        if isinstance(part, Op) and part.kind == "W":
+            own = waiting[part.stage]
+            while own and own[0].microbatch < part.microbatch:
+                yield own.popleft()
+        yield part
+        if isinstance(part, Op) and part.kind == "BW":
+            waiting[part.stage].append(Op("W", part.stage, part.microbatch))
+    for own in waiting.values():
+        yield from own
 
 
 def _pipeline(scenario: Scenario, over: Nccl | Exchange) -> tuple[Pipeline, float]:
