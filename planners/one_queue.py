@@ -13,11 +13,13 @@ the same time.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from pipesim.actions import Action, Op, Upkeep
 from pipesim.analysis import bound_over_ms
 from pipesim.engine import simulate
 from pipesim.errors import ScheduleError
@@ -82,11 +84,13 @@ def one_queue(
     Raises
     ------
     ScheduleError
-        No plan fits the scenario, or its activation limits, or nothing queues up over the transport.
+        No plan fits the scenario or its activation limits, or nothing queues up over the transport.
     """
     route = transport(over)
     if not isinstance(route, Nccl | Exchange):
-        raise ScheduleError(f"one-queue needs nccl or exchange, where kernels queue up, not {route}")
+        raise ScheduleError(
+            f"one-queue needs nccl or exchange, where kernels queue up, not {route}"
+        )
     from pipesim.engine.compiled.sequences import Sequences  # and with it numba
 
     plans = sorted(_plans(scenario, route), key=_ms)
@@ -117,7 +121,11 @@ def one_queue(
     )
     made = [
         Schedule.of_actions(
-            board.actions(one), scenario.placement, scenario.microbatches, "one-queue", assumed
+            [_with_reductions(row, scenario.microbatches) for row in board.actions(one)],
+            scenario.placement,
+            scenario.microbatches,
+            "one-queue",
+            assumed,
         )
         for one in found
     ]
@@ -152,6 +160,19 @@ def _plans(scenario: Scenario, over: Nccl | Exchange) -> Iterator[_Timed]:
             one = _timed(plan(scenario, name, over=over), scenario, over)
             if one.fits:
                 yield one
+
+
+def _with_reductions(row: list[Action], microbatches: int) -> list[Action]:
+    """Reduce a stage's gradients after its last backward: a plan with messages says all itself."""
+    result: list[Action] = []
+    backwards: Counter[int] = Counter()
+    for action in row:
+        result.append(action)
+        if isinstance(action, Op) and action.kind in ("W", "BW"):
+            backwards[action.stage] += 1
+            if backwards[action.stage] == microbatches:
+                result.append(Upkeep("REDUCE_GRAD", action.stage))
+    return result
 
 
 def _most_moves(scenario: Scenario) -> int:

@@ -9,7 +9,7 @@ from typing import Annotated
 from typer import Option
 
 from pipesim import analysis
-from pipesim.actions import Action, Batch, End, Op
+from pipesim.actions import Action, Batch, Overlap
 from pipesim.analysis.bounds import horizon_bound_ms
 from pipesim.cli.options import (
     EngineName,
@@ -168,6 +168,6 @@ def _short(action: Action, scenario: Scenario) -> str:
     """The name of an action, without its stage if that equals its device."""
     if isinstance(action, Batch):
         return f"({'+'.join(_short(end, scenario) for end in action.ends)})"
-    if scenario.is_plain and isinstance(action, Op | End):
+    if scenario.is_plain and not isinstance(action, Overlap):
         return str(action).removeprefix(str(action.stage))
     return str(action)
