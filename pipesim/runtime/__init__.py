@@ -3,8 +3,17 @@
 It needs the standard library, numpy and torch alone: nothing of the simulator is imported.
 """
 
-from pipesim.runtime.delegates import DelegateError, PeerError
+from pipesim.runtime.delegates import DelegateError, PeerError, SilenceError
 from pipesim.runtime.ends import Handle, Receiver, Sender
 from pipesim.runtime.lanes import Lane, open_lanes
 
-__all__ = ["DelegateError", "Handle", "Lane", "PeerError", "Receiver", "Sender", "open_lanes"]
+__all__ = [
+    "DelegateError",
+    "Handle",
+    "Lane",
+    "PeerError",
+    "Receiver",
+    "Sender",
+    "SilenceError",
+    "open_lanes",
+]

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from pipesim.runtime.copies import Copies, Event, shown_as
 from pipesim.runtime.delegate import END, FREED, HANDED, LANDED, LEAD, PASSED, Job
-from pipesim.runtime.delegates import Delegate, DelegateError, PeerError
+from pipesim.runtime.delegates import Delegate, DelegateError, SilenceError, is_stopped
 from pipesim.runtime.slots import Slots
 
 __all__ = ["Handle", "Received", "Receiver", "Sender", "Sent"]
@@ -117,10 +117,12 @@ class _End:
                 self._copies[device] = Copies(self._slots, device)
             return self._copies[device]
 
-    def _silence(self, delegate: Delegate, seconds: float) -> DelegateError:
-        if delegate.is_stopped:
-            return DelegateError(f"{delegate.name} is stopped (SIGSTOP)")
-        return PeerError(f"rank {self.peer} does not answer on lane {self.name} for {seconds:g} s")
+    def _silence(self, delegate: Delegate, seconds: float) -> SilenceError:
+        if is_stopped(delegate.process.pid):
+            return SilenceError(f"{delegate.name} is stopped (SIGSTOP)")
+        return SilenceError(
+            f"rank {self.peer} does not answer on lane {self.name} for {seconds:g} s"
+        )
 
 
 def _end(process: int, delegates: Sequence[Delegate], slots: Slots) -> None:
