@@ -358,9 +358,13 @@ class Received:
         self._receiver._free(self.number)
 
     def _landed(self, deadline_s: float) -> bool:
-        if self.landed_ns is None and (said := self._receiver._hear(self.number, deadline_s)):
-            _, self.size, self.tag, self.sent_ns, due, self.landed_ns = said
-            self.due_ns = due or None
+        return self.landed_ns is not None or self._receiver._hear(self, deadline_s)
+
+    def _is_in(self, said: dict[int, tuple[int, ...]]) -> bool:
+        """Whether it has landed; takes out what is said of it, so no two threads may ask."""
+        if facts := said.pop(self.number, None):
+            _, self.size, self.tag, self.sent_ns, due, landed = facts
+            self.due_ns, self.landed_ns = due or None, landed
         return self.landed_ns is not None
 
     def _take(self) -> None:
@@ -422,15 +426,15 @@ class Receiver(_End):
         for delegate in self.delegates:
             delegate.tell(FREED.pack(LEAD, round(1e6 * early_ms)))
 
-    def _hear(self, number: int, deadline_s: float) -> tuple[int, ...] | None:
-        delegate = self._delegate(number)
+    def _hear(self, received: Received, deadline_s: float) -> bool:
+        delegate = self._delegate(received.number)
         while True:
             copying = self._free_copied()
             look_again = min(deadline_s, time.monotonic() + _LOOK_S) if copying else deadline_s
-            if delegate.wait(lambda: number in delegate.said, look_again):
-                return delegate.said.pop(number)
+            if delegate.wait(lambda: received._is_in(delegate.said), look_again):
+                return True
             if time.monotonic() >= deadline_s:
-                return None
+                return False
 
     def _free(self, number: int) -> None:
         with suppress(DelegateError):  # the message is here: who waits for the next will hear

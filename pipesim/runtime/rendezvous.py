@@ -25,6 +25,7 @@ _HELLO = struct.Struct("=16si")
 _HELLO_WITHIN_S = 5.0
 _SIOCGIFADDR = 0x8915
 _INTERFACE = "GLOO_SOCKET_IFNAME"
+_LOOPBACK = f"; from another host, its rank needs an address, or {_INTERFACE}"
 
 
 class Invitation(NamedTuple):
@@ -126,8 +127,9 @@ def connect(invitation: Invitation, index: int, deadline_s: float) -> socket.soc
         connection = socket.create_connection(place, left)
         connection.sendall(_HELLO.pack(bytes.fromhex(invitation.token), index))
     except OSError as error:
+        here = "" if not ip_address(place[0].partition("%")[0]).is_loopback else _LOOPBACK
         raise DelegateError(
-            f"cannot connect to {place[0]}:{place[1]}: {error.strerror or error}"
+            f"cannot connect to {place[0]}:{place[1]}: {error.strerror or error}{here}"
         ) from None
     return _ready(connection)
 
