@@ -95,6 +95,10 @@ class _End:
 
     def close(self) -> None:
         """End the delegates."""
+        self.abandon()
+
+    def abandon(self) -> None:
+        """End the delegates at once, whatever is under way."""
         self._end()
 
     def __enter__(self) -> Self:
@@ -106,7 +110,7 @@ class _End:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close() if error is None else self._end()
+        self.close() if error is None else self.abandon()
 
     def _delegate(self, number: int) -> Delegate:
         return self.delegates[number % len(self.delegates)]
@@ -289,6 +293,12 @@ class Sender(_End):
             for delegate in self.delegates:
                 delegate.close(max(deadline - time.monotonic(), 0.0))
         super().close()
+
+    def abandon(self) -> None:
+        """End the delegates at once, whatever is under way."""
+        if self._hands:
+            self._hands.shutdown(wait=False, cancel_futures=True)
+        super().abandon()
 
 
 # -- receiving -----------------------------------------------------------------------------
