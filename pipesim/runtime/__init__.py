@@ -4,7 +4,8 @@ It needs the standard library, numpy and torch alone: nothing of the simulator i
 """
 
 from pipesim.runtime.delegates import DelegateError, PeerError, SilenceError
-from pipesim.runtime.ends import Handle, Receiver, Sender
+from pipesim.runtime.ends import Receiver, Sender
+from pipesim.runtime.handles import Handle
 from pipesim.runtime.lanes import Lane, open_lanes
 
 __all__ = [

@@ -28,7 +28,7 @@ from pipesim.runtime import (
     SilenceError,
     open_lanes,
 )
-from pipesim.runtime.ends import Received, Sent
+from pipesim.runtime.handles import Received, Sent
 
 __all__ = ["Delegation"]
 
