@@ -89,9 +89,9 @@ class FakeCuda:
     def check_error(self, code: int) -> None:
         assert code == 0
 
-    def run(self) -> None:
-        """Run all streams as far as they get, the main one first."""
-        for stream in 3 * self.streams:
+    def run(self, step: int = 1) -> None:
+        """Run all streams as far as they get: the main one first, or last."""
+        for stream in 3 * self.streams[::step]:
             stream.run()
 
 
@@ -131,7 +131,8 @@ def plain(tensor: Any) -> list[float]:
     return tensor.as_subclass(torch.Tensor).tolist()  # type: ignore[no-any-return]
 
 
-def test_what_is_sent_is_what_the_current_stream_had_computed(cuda: FakeCuda) -> None:
+@pytest.mark.parametrize("step", [1, -1])
+def test_what_is_sent_is_what_the_current_stream_had_computed(cuda: FakeCuda, step: int) -> None:
     with a_lane(slots=2, slot_bytes=8) as (sender, receiver):
         tensor, room = on_gpu(0), torch.zeros(2)
         data = tensor.as_subclass(torch.Tensor)
@@ -143,7 +144,7 @@ def test_what_is_sent_is_what_the_current_stream_had_computed(cuda: FakeCuda) ->
         assert cuda.lent == [cuda.streams[1]]
         sent.wait()
         cuda.main.tasks.append(lambda: data.fill_(8))  # changes it once it has been copied
-        cuda.run()
+        cuda.run(step)
         assert sent.is_completed()
         waited_for(received.is_completed, "the message")
         assert room.tolist() == [7, 7]

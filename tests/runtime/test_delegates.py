@@ -26,6 +26,7 @@ from pipesim.runtime import (
     SilenceError,
     open_lanes,
 )
+from pipesim.runtime.delegate import LOST_PEER
 from pipesim.runtime.delegates import is_stopped
 from pipesim.runtime.slots import Slots
 from tests.processes import Background, all_pids, read, waited_for
@@ -80,6 +81,12 @@ def test_a_killed_delegate_is_named_and_its_pair_s_worker_hears_of_it(whose: int
             tasks[1 - whose]()
         with pytest.raises(DelegateError):
             (sender, receiver)[whose].check()
+
+
+def test_a_delegate_whose_pair_is_gone_ends_though_nobody_sends() -> None:
+    with a_lane(slots=2, slot_bytes=8) as (sender, receiver):
+        once(receiver, signal.SIGKILL)
+        waited_for(lambda: sender.delegates[0].process.poll() == LOST_PEER, "its end")
 
 
 def test_what_has_landed_before_the_sender_ended_is_received() -> None:
@@ -238,7 +245,7 @@ def test_ends_that_are_unlike_are_refused(
 
     def receive() -> None:
         with pytest.raises(DelegateError):
-            open_lanes(store, 1, [Lane("lane", 0, 1, **there)], timeout_s=0.5)
+            open_lanes(store, 1, [Lane("lane", 0, 1, **there)], timeout_s=0.1)
 
     def send() -> None:
         with pytest.raises(ValueError, match=message):

@@ -108,6 +108,9 @@ def test_what_is_sent_is_what_is_received(
 def test_a_message_lands_when_its_delegate_has_been_occupied_for_its_time() -> None:
     """Two delegates are occupied side by side: message n by number n mod 2."""
     with a_lane(delegates=2, slots=8, slot_bytes=8) as (sender, receiver):
+        for _ in range(2):  # the delegates have started
+            sender.isend(torch.ones(1))
+            receiver.irecv(torch.ones(1)).wait()
         sent = [sender.isend(torch.ones(1), occupied_ms=5.0) for _ in range(6)]
         received = [receiver.irecv(torch.ones(1)) for _ in range(6)]
         for handle in received:
