@@ -46,6 +46,7 @@ class _End:
         self.name, self.peer, self.slot_bytes = name, peer, slot_bytes
         self.timeout_s = timeout_s
         self.delegates: list[Delegate] = []
+        self._process = os.getpid()
         self._next = 0
         self._order = threading.RLock()
         self._copies: dict[torch.device, Copies] = {}
@@ -54,7 +55,7 @@ class _End:
         try:
             self._slots = Slots(len(connections), depth, slot_bytes)
             # Also at the end of the interpreter; but not of one that was forked from it.
-            self._end = weakref.finalize(self, _end, os.getpid(), self.delegates, self._slots)
+            self._end = weakref.finalize(self, _end, self._process, self.delegates, self._slots)
             for index, connection in enumerate(connections):
                 job = Job(
                     sends=self._news is PASSED,
@@ -230,7 +231,7 @@ class Sender(_End):
         """End the delegates once they have passed on what they were handed."""
         if self._hands:
             self._hands.shutdown()
-        if self._end.alive:
+        if self._end.alive and os.getpid() == self._process:
             for delegate in self.delegates:
                 with suppress(DelegateError):
                     delegate.tell(HANDED.pack(END, 0, 0, 0, 0))

@@ -295,6 +295,7 @@ with opened(Lane("lane", 0, 1, delegates=2, slot_bytes=8)) as (out, into):
     out["lane"].isend(torch.ones(1))
     into["lane"].irecv(torch.zeros(1)).wait()
     if how == "forked" and os.fork() == 0:
+        out["lane"].close()
         sys.exit()  # its end is nobody's end
     print("ready", flush=True)
     if how == "pause":
