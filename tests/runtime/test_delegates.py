@@ -317,7 +317,7 @@ def test_delegates_end_with_a_worker_that_is_killed(tmp_path: Path, stopped: boo
         if stopped:
             for process in processes:
                 os.kill(process, signal.SIGSTOP)
-            waited_for(lambda: all(map(is_stopped, processes)), "delegates to stop")
+            waited_for(lambda: all(map(has_stopped, processes)), "delegates to stop")
         run.process.kill()
         run.ended()
         assert run.said == ""
@@ -328,6 +328,12 @@ def test_a_forked_process_does_not_end_its_parent_s_delegates(tmp_path: Path) ->
     with Background(tmp_path, sys.executable, "-c", HOLDER, "forked") as run:
         run.ended()
         assert (run.output.split("\n")[-2], run.said) == ("still there", "")
+
+
+def has_stopped(process: int) -> bool:
+    """Whether all threads of a process have: until then Linux does not take it as stopped."""
+    tasks = Path(f"/proc/{process}/task")
+    return all(is_stopped(int(task.name)) for task in tasks.iterdir())
 
 
 UNCLOSED = """\
