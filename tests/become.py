@@ -13,8 +13,14 @@ import sys
 
 _PR_SET_PDEATHSIG = 1
 
-if __name__ == "__main__":
+
+def end_with_parent() -> None:
+    """Ask Linux to kill this process with its parent, even while it is stopped."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+
+
+if __name__ == "__main__":
+    end_with_parent()
     if os.getppid() == int(sys.argv[1]):  # it may have ended before it could be asked for that
         os.execvp(sys.argv[2], sys.argv[2:])

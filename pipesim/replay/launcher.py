@@ -32,9 +32,10 @@ from pipesim.replay.machine import check_machine
 from pipesim.replay.run import rendezvous
 from pipesim.replay.run.guard import LAUNCHER, NOBODY_ANSWERS
 from pipesim.replay.run.measured import Measured, load_result
-from pipesim.replay.run.roster import is_stopped, waited_for_stopped
+from pipesim.replay.run.roster import waited_for_stopped
 from pipesim.replay.run.run import Run
 from pipesim.replay.run.run_json import save_run
+from pipesim.runtime.delegates import is_stopped
 
 __all__ = ["launch"]
 

@@ -27,7 +27,7 @@ __all__ = ["check_machine"]
 _WORKER_BYTES = 160 * 2**20
 """Memory of its own that a process has once torch is loaded, measured with torch 2.13."""
 _DELEGATE_BYTES = 8 * 2**20
-"""The same of one that was forked from it."""
+"""The same of a delegate."""
 _WORKER_ADDRESSES = 640 * 2**20
 """Address space that a worker has beyond that of this process once torch is loaded: stacks of some
 15 threads and the room that malloc reserves for each, measured with torch 2.13, and a quarter more.
@@ -38,7 +38,7 @@ _HANDLES = 10
 one a delegate, measured with torch 2.13 as all below."""
 _WORKER_HANDLES = 16
 """The same of a worker, besides three for each worker, as three groups connect all, and five for
-each of its delegates."""
+each of its delegates: two pipes, memory, and what is open while they start."""
 _SPARE_HANDLES = 8
 """What is open only for a moment, while processes start."""
 

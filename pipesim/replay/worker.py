@@ -22,13 +22,13 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from pipesim.errors import ReplayError
 from pipesim.files import write_text
 from pipesim.replay.compute.kinds import payload, work
 from pipesim.replay.device.cuda import CudaQueue
 from pipesim.replay.device.cuda_device import Batches, Gpu, grouped
-from pipesim.replay.device.delegates import Store
 from pipesim.replay.device.delegation import Delegation
 from pipesim.replay.device.direct import Direct
 from pipesim.replay.device.failover import Failover
@@ -52,7 +52,8 @@ class _Place(NamedTuple):
 
     rank: int
     world: int
-    store: Store
+    host: str
+    port: int
 
     @classmethod
     def of_environment(cls) -> _Place:
@@ -60,7 +61,7 @@ class _Place(NamedTuple):
             rank, world, port = (
                 int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT")
             )
-            return cls(rank, world, Store(os.environ["MASTER_ADDR"], port))
+            return cls(rank, world, os.environ["MASTER_ADDR"], port)
         except (KeyError, ValueError):
             sys.stderr.write("error: a worker is started by pipesim replay, or by torchrun\n")
             sys.exit(2)
@@ -98,13 +99,17 @@ def _work(run: Run, place: _Place, output: Path, guard: Guard) -> None:
     rank, parent = place.rank, launcher()
     torch.set_num_threads(1)
     wake_promptly()
-    # Delegates are forked, so before anything here starts a thread or touches a GPU.
-    delegation = Delegation(
-        run, rank, lambda link: payload(run, link).size_bytes, place.store, guard
-    )
     follow(parent)
-    delegation.watch()
-    roster = Roster(place.store.connect("processes"))
+    store = TCPStore(place.host, place.port, is_master=False, timeout=_STARTING)
+    delegation = Delegation(
+        run,
+        rank,
+        lambda link: payload(run, link).size_bytes,
+        PrefixStore("delegates", store),
+        _STARTING.total_seconds(),
+    )
+    delegation.watch(guard)
+    roster = Roster(PrefixStore("processes", store))
     delegates = {f"rank {rank}'s {name}": pid for name, pid in delegation.processes.items()}
     roster.publish(rank, {f"rank {rank}": os.getpid(), **delegates})
     gpu = Gpu.open(run) if run.device == "cuda" else None

@@ -4,8 +4,9 @@ It needs the standard library, numpy and torch alone: nothing of the simulator i
 """
 
 from pipesim.runtime.adaptive import Adaptive
-from pipesim.runtime.delegates import DelegateError, PeerError
-from pipesim.runtime.ends import Handle, Receiver, Sender
+from pipesim.runtime.delegates import DelegateError, PeerError, SilenceError
+from pipesim.runtime.ends import Receiver, Sender
+from pipesim.runtime.handles import Handle
 from pipesim.runtime.lanes import Lane, open_lanes
 from pipesim.runtime.pipelining import delegated
 
@@ -17,6 +18,7 @@ __all__ = [
     "PeerError",
     "Receiver",
     "Sender",
+    "SilenceError",
     "delegated",
     "open_lanes",
 ]

@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pipesim.runtime.ends import Handle
+from pipesim.runtime.handles import Handle
 
 __all__ = ["Arriving", "Direct", "Incoming", "Late", "Outgoing", "wall_ns"]
 

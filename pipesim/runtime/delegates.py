@@ -18,7 +18,7 @@ from pathlib import Path
 from pipesim.runtime import delegate as program
 from pipesim.runtime.delegate import LOST_PEER, Job
 
-__all__ = ["Delegate", "DelegateError", "PeerError"]
+__all__ = ["Delegate", "DelegateError", "PeerError", "SilenceError", "is_stopped"]
 
 _LOOK_MS = 500
 _RECORDS = 64
@@ -30,7 +30,21 @@ class DelegateError(ConnectionError):
 
 
 class PeerError(DelegateError):
-    """The delegate at the other end is gone, or nothing comes from there: that end knows why."""
+    """The delegate at the other end is gone: that end knows why."""
+
+
+class SilenceError(DelegateError, TimeoutError):
+    """A delegate or another rank does not answer in time."""
+
+
+def is_stopped(process: int) -> bool:
+    """Whether a process of this host is stopped by a signal; False where nobody can tell."""
+    try:
+        facts = Path(f"/proc/{process}/stat").read_text(errors="replace")
+    except OSError:
+        return False
+    # The name, in brackets, may hold anything; the state is the word after it.
+    return facts.rpartition(")")[2].split()[:1] == ["T"]
 
 
 class Delegate:
@@ -170,15 +184,6 @@ class Delegate:
         """Raise DelegateError if it is gone."""
         if not self._closed and self.process.poll() is not None:
             raise self._gone()
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether it is stopped by a signal; False where nobody can tell."""
-        with suppress(OSError):
-            # The name, in brackets, may hold anything; the state is the word after it.
-            facts = Path(f"/proc/{self.process.pid}/stat").read_text(errors="replace")
-            return facts.rpartition(")")[2].split()[:1] == ["T"]
-        return False
 
     def close(self, patience_s: float = 0.0) -> None:
         """End it, if it does not end in time by itself."""

@@ -1,4 +1,4 @@
-"""The two ends of a lane, with an interface like that of ``isend`` and ``irecv``."""
+"""The two ends of a lane: like ``isend`` and ``irecv``, but other processes do it."""
 
 from __future__ import annotations
 
@@ -9,34 +9,24 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from datetime import timedelta
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from pipesim.runtime.copies import Copies, Event, shown_as
 from pipesim.runtime.delegate import END, FREED, HANDED, LANDED, LEAD, PASSED, Job
-from pipesim.runtime.delegates import Delegate, DelegateError, PeerError
+from pipesim.runtime.delegates import Delegate, DelegateError, SilenceError, is_stopped
+from pipesim.runtime.handles import Handle, Received, Sent
 from pipesim.runtime.slots import Slots
 
-__all__ = ["Handle", "Received", "Receiver", "Sender", "Sent"]
+__all__ = ["Handle", "Receiver", "Sender"]
 
 _PASS_ON_WITHIN_S = 5.0
 _LOOK_S = 1e-3
-
-
-class Handle(Protocol):
-    """A message under way, like what ``isend`` and ``irecv`` return."""
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait until the tensor may be changed, or holds the message; returns True."""
-
-    def is_completed(self) -> bool:
-        """Whether :meth:`wait` would not have to."""
 
 
 class _End:
@@ -56,6 +46,7 @@ class _End:
         self.name, self.peer, self.slot_bytes = name, peer, slot_bytes
         self.timeout_s = timeout_s
         self.delegates: list[Delegate] = []
+        self._process = os.getpid()
         self._next = 0
         self._order = threading.RLock()
         self._copies: dict[torch.device, Copies] = {}
@@ -64,7 +55,7 @@ class _End:
         try:
             self._slots = Slots(len(connections), depth, slot_bytes)
             # Also at the end of the interpreter; but not of one that was forked from it.
-            self._end = weakref.finalize(self, _end, os.getpid(), self.delegates, self._slots)
+            self._end = weakref.finalize(self, _end, self._process, self.delegates, self._slots)
             for index, connection in enumerate(connections):
                 job = Job(
                     sends=self._news is PASSED,
@@ -95,6 +86,10 @@ class _End:
 
     def close(self) -> None:
         """End the delegates."""
+        self.abandon()
+
+    def abandon(self) -> None:
+        """End the delegates at once, whatever is under way."""
         self._end()
 
     def __enter__(self) -> Self:
@@ -106,7 +101,7 @@ class _End:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close() if error is None else self._end()
+        self.close() if error is None else self.abandon()
 
     def _delegate(self, number: int) -> Delegate:
         return self.delegates[number % len(self.delegates)]
@@ -117,10 +112,12 @@ class _End:
                 self._copies[device] = Copies(self._slots, device)
             return self._copies[device]
 
-    def _silence(self, delegate: Delegate, seconds: float) -> DelegateError:
-        if delegate.is_stopped:
-            return DelegateError(f"{delegate.name} is stopped (SIGSTOP)")
-        return PeerError(f"rank {self.peer} does not answer on lane {self.name} for {seconds:g} s")
+    def _silence(self, delegate: Delegate, seconds: float) -> SilenceError:
+        if is_stopped(delegate.process.pid):
+            return SilenceError(f"{delegate.name} is stopped (SIGSTOP)")
+        return SilenceError(
+            f"rank {self.peer} does not answer on lane {self.name} for {seconds:g} s"
+        )
 
 
 def _end(process: int, delegates: Sequence[Delegate], slots: Slots) -> None:
@@ -131,51 +128,6 @@ def _end(process: int, delegates: Sequence[Delegate], slots: Slots) -> None:
 
 
 # -- sending -------------------------------------------------------------------------------
-
-
-class Sent:
-    """A message that is sent, in its slot.
-
-    Attributes
-    ----------
-    number : int
-        How many were sent before it.
-    content : Tensor
-        The slot, as bytes.
-    handed_ns : int or None
-        When it was handed to its delegate, on this host's monotonic clock.
-    """
-
-    def __init__(self, number: int, content: Tensor, delegate: Delegate) -> None:
-        self.number, self.content = number, content
-        self.handed_ns: int | None = None
-        self._delegate = delegate
-        self._copied: tuple[Copies, Event, Future[None]] | None = None
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait until the tensor may be changed: on CUDA, by what comes on the current stream."""
-        if self._copied:
-            copies, event, over = self._copied
-            copies.wait(event)
-            if over.done():
-                over.result()
-        return True
-
-    def is_completed(self) -> bool:
-        """Whether the message is in its slot."""
-        return self._copied is None or self._copied[1].query()
-
-    @property
-    def occupied_ns(self) -> tuple[int, int] | None:
-        """From when to when its delegate was occupied by it.
-
-        None: that is not known yet, or not any more, as its slot was used again.
-        """
-        number = self.number
-        with suppress(DelegateError):
-            self._delegate.wait(lambda: number in self._delegate.said, 0.0)
-        said = self._delegate.said.get(number)
-        return (said[1], said[2]) if said else None
 
 
 class Sender(_End):
@@ -279,7 +231,7 @@ class Sender(_End):
         """End the delegates once they have passed on what they were handed."""
         if self._hands:
             self._hands.shutdown()
-        if self._end.alive:
+        if self._end.alive and os.getpid() == self._process:
             for delegate in self.delegates:
                 with suppress(DelegateError):
                     delegate.tell(HANDED.pack(END, 0, 0, 0, 0))
@@ -288,97 +240,14 @@ class Sender(_End):
                 delegate.close(max(deadline - time.monotonic(), 0.0))
         super().close()
 
+    def abandon(self) -> None:
+        """End the delegates at once, whatever is under way."""
+        if self._hands:
+            self._hands.shutdown(wait=False, cancel_futures=True)
+        super().abandon()
+
 
 # -- receiving -----------------------------------------------------------------------------
-
-
-class Received:
-    """A message that is received.
-
-    Attributes
-    ----------
-    number : int
-        How many were received before it.
-    tag : int
-        What the sender said with it; as all that follows, known once it has landed.
-    size : int
-        Its bytes.
-    sent_ns : int
-        When it was handed over, on this host's monotonic clock, as well as the two hosts'
-        clocks agreed when the lane was opened: to some 0.05 ms, and what they drift since.
-    due_ns : int or None
-        When it was due, of one that had to occupy its delegates.
-    landed_ns : int or None
-        When it was on this host; None: it has not been seen there.
-    """
-
-    tag = size = sent_ns = 0
-    due_ns: int | None = None
-    landed_ns: int | None = None
-
-    def __init__(self, receiver: Receiver, number: int, tensor: Tensor | None) -> None:
-        self.number = number
-        self._receiver, self._tensor = receiver, tensor
-        self._once = threading.Lock()
-        self._taken = False
-
-    @property
-    def content(self) -> Tensor:
-        """The message's bytes in its slot, until :meth:`release`."""
-        return self._receiver._slots[self.number][: self.size]
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for the message, and copy it into the tensor.
-
-        Raises
-        ------
-        DelegateError
-            A delegate or the other rank is gone, or does not answer in time.
-        ValueError
-            The message is not as large as the tensor.
-        """
-        patience = self._receiver.timeout_s if timeout is None else timeout.total_seconds()
-        if not self._landed(time.monotonic() + patience):
-            delegate = self._receiver._delegate(self.number)
-            raise self._receiver._silence(delegate, patience)
-        self._take()
-        return True
-
-    def is_completed(self) -> bool:
-        """Whether the message has landed; if so it is in the tensor."""
-        if not self._landed(0.0):
-            return False
-        self._take()
-        return True
-
-    def release(self) -> None:
-        """Let the slot be used again."""
-        self._receiver._free(self.number)
-
-    def _landed(self, deadline_s: float) -> bool:
-        if self.landed_ns is None and (said := self._receiver._hear(self.number, deadline_s)):
-            _, self.size, self.tag, self.sent_ns, due, self.landed_ns = said
-            self.due_ns = due or None
-        return self.landed_ns is not None
-
-    def _take(self) -> None:
-        with self._once:
-            if self._taken or self._tensor is None:
-                return
-            self._taken = True
-            tensor = self._tensor.detach()
-            if self.size != tensor.nbytes:
-                self.release()
-                raise ValueError(
-                    f"lane {self._receiver.name}: message {self.number} has {self.size} bytes, "
-                    f"the tensor to receive it {tensor.nbytes}"
-                )
-            if tensor.device.type == "cpu":
-                tensor.copy_(shown_as(self.content, tensor))
-                self.release()
-            else:
-                copied = self._receiver._copies_of(tensor.device).into(self.content, tensor)
-                self._receiver._free_after(copied, self.number)
 
 
 class Receiver(_End):
@@ -420,15 +289,15 @@ class Receiver(_End):
         for delegate in self.delegates:
             delegate.tell(FREED.pack(LEAD, round(1e6 * early_ms)))
 
-    def _hear(self, number: int, deadline_s: float) -> tuple[int, ...] | None:
-        delegate = self._delegate(number)
+    def _hear(self, received: Received, deadline_s: float) -> bool:
+        delegate = self._delegate(received.number)
         while True:
             copying = self._free_copied()
             look_again = min(deadline_s, time.monotonic() + _LOOK_S) if copying else deadline_s
-            if delegate.wait(lambda: number in delegate.said, look_again):
-                return delegate.said.pop(number)
+            if delegate.wait(lambda: received._is_in(delegate.said), look_again):
+                return True
             if time.monotonic() >= deadline_s:
-                return None
+                return False
 
     def _free(self, number: int) -> None:
         with suppress(DelegateError):  # the message is here: who waits for the next will hear

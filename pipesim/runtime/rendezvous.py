@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from pipesim.runtime.delegates import DelegateError
+from pipesim.runtime.delegates import DelegateError, SilenceError
 
 __all__ = ["Door", "Invitation", "connect", "own_address", "read"]
 
@@ -25,6 +25,7 @@ _HELLO = struct.Struct("=16si")
 _HELLO_WITHIN_S = 5.0
 _SIOCGIFADDR = 0x8915
 _INTERFACE = "GLOO_SOCKET_IFNAME"
+_LOOPBACK = f"; from another host, its rank needs an address, or {_INTERFACE}"
 
 
 class Invitation(NamedTuple):
@@ -90,7 +91,7 @@ class Door:
         except TimeoutError:
             for connection in found.values():
                 connection.close()
-            raise DelegateError(f"nobody has connected for lane {min(missing)[0]}") from None
+            raise SilenceError(f"nobody has connected for lane {min(missing)[0]}") from None
         return found
 
     def __enter__(self) -> Door:
@@ -100,7 +101,7 @@ class Door:
         self._listener.close()
 
 
-def read(store: Store, name: str, sender_of: int, deadline_s: float) -> Invitation:
+def read(store: Store, name: str, receiver: int, deadline_s: float) -> Invitation:
     """Wait for a lane's invitation and take it out of the store, so its name can be used again.
 
     Raises
@@ -113,7 +114,7 @@ def read(store: Store, name: str, sender_of: int, deadline_s: float) -> Invitati
         store.wait([_KEY + name], left)
         said = store.get(_KEY + name)
     except RuntimeError:
-        raise DelegateError(f"rank {sender_of} has not opened lane {name}") from None
+        raise SilenceError(f"rank {receiver} has not opened lane {name}") from None
     store.delete_key(_KEY + name)
     return Invitation(*json.loads(said))
 
@@ -126,8 +127,9 @@ def connect(invitation: Invitation, index: int, deadline_s: float) -> socket.soc
         connection = socket.create_connection(place, left)
         connection.sendall(_HELLO.pack(bytes.fromhex(invitation.token), index))
     except OSError as error:
+        here = "" if not ip_address(place[0].partition("%")[0]).is_loopback else _LOOPBACK
         raise DelegateError(
-            f"cannot connect to {place[0]}:{place[1]}: {error.strerror or error}"
+            f"cannot connect to {place[0]}:{place[1]}: {error.strerror or error}{here}"
         ) from None
     return _ready(connection)
 

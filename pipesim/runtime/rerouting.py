@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.distributed.pipelining.schedules import _PipelineSchedule
 
 from pipesim.runtime.carriers import Arriving, Incoming, Outgoing
-from pipesim.runtime.ends import Handle
+from pipesim.runtime.handles import Handle
 
 __all__ = ["DIRECTIONS", "Direction", "Message", "Rerouted", "Way"]
 

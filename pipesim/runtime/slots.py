@@ -5,9 +5,14 @@ The memory is a file without a name, so there is nothing to clean up, however a 
 
 from __future__ import annotations
 
+import errno
+import math
 import mmap
 import os
+import re
 import tempfile
+from contextlib import suppress
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -16,6 +21,12 @@ __all__ = ["Slots"]
 
 _LINE = 64
 """Slots begin at multiples of it, as every dtype needs and caches like."""
+
+_MEMINFO = Path("/proc/meminfo")
+_GROUPS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
 
 
 class Slots:
@@ -46,6 +57,8 @@ class Slots:
         self._delegates, self._depth = delegates, depth
         size = delegates * depth * self.room
         try:
+            if size > _available():
+                raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
             self.memory = _nameless()
             try:
                 if hasattr(os, "posix_fallocate"):
@@ -88,6 +101,18 @@ class Slots:
         if self.memory >= 0:
             os.close(self.memory)
             self.memory = -1
+
+
+def _available() -> float:
+    """Return the bytes of memory that may be had: who takes more is killed, not refused."""
+    least = math.inf
+    with suppress(OSError):
+        if kib := re.search(r"^MemAvailable: *(\d+) kB$", _MEMINFO.read_text(), re.MULTILINE):
+            least = 1024 * int(kib[1])
+    for group in _GROUPS:
+        with suppress(OSError, ValueError):  # "max": there is no limit
+            least = min(least, int(group.read_text()))
+    return least
 
 
 def _nameless() -> int:

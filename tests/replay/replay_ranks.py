@@ -19,8 +19,8 @@ from torch.distributed import TCPStore
 from pipesim.replay import worker
 from pipesim.replay.compute import model, training  # noqa: F401
 from pipesim.replay.device import failover  # noqa: F401
-from pipesim.replay.run.guard import end_with_parent
 from pipesim.replay.run.run_json import load_run
+from tests.become import end_with_parent
 
 
 def main() -> None:

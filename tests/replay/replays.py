@@ -16,16 +16,17 @@ class Replay(Background):
 
     def workers(self) -> dict[int, int]:
         """The process of each rank."""
+        # A delegate that does not run its program yet still looks like its worker.
         ranks = {pid: _rank(pid) for pid in self.pids() if _rank(parent(pid)) is None}
         return {rank: pid for pid, rank in ranks.items() if rank is not None}
 
     def delegates(self) -> dict[int, list[int]]:
         """The delegates of each rank."""
         found: dict[int, list[int]] = {}
-        for pid in self.pids():
-            rank = _rank(pid)
-            if rank is not None and _rank(parent(pid)) is not None:
-                found.setdefault(rank, []).append(pid)
+        for rank, worker in self.workers().items():
+            for pid in self.pids():
+                if parent(pid) == worker and b"runtime/delegate.py" in read(pid, "cmdline"):
+                    found.setdefault(rank, []).append(pid)
         return found
 
     def status(self, rank: int) -> str:
@@ -50,7 +51,7 @@ def replaying(folder: Path, *options: str, **more: object) -> Replay:
 
 
 def _rank(pid: int) -> int | None:
-    """Return the rank of a worker, which its delegates have too; None: it is neither."""
+    """Return the rank of a worker; None: it is none."""
     found = re.search(rb"(?:^|\0)RANK=(\d+)\0", read(pid, "environ"))
     is_worker = b"pipesim.replay.worker" in read(pid, "cmdline")
     return int(found[1]) if found and is_worker else None
@@ -68,9 +69,9 @@ def is_stopped(pid: int) -> bool:
 
 
 def shared_memory(pids: Sequence[int]) -> list[str]:
-    """Return the files in the host's shared memory that processes have mapped."""
+    """Return the files in memory that processes have mapped."""
     lines = [line for pid in pids for line in read(pid, "maps").decode().splitlines()]
-    return [line.split(maxsplit=5)[-1] for line in lines if "/dev/shm/" in line]
+    return [line.split(maxsplit=5)[-1] for line in lines if "memfd:" in line]
 
 
 def listening(pids: Sequence[int]) -> list[str]:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import pytest
 
 from pipesim.engine import simulate
-from pipesim.replay.device.delegates import Store
-from pipesim.replay.device.delegation import Delegation
 from pipesim.replay.prepare import prepare
 from pipesim.replay.report import Replayed
-from pipesim.replay.run.guard import Guard
 from pipesim.replay.run.measured import ClockFacts, Measured
 from pipesim.replay.run.run import LinkFault, Route, Run
 from pipesim.scenario import Scenario
 from pipesim.schedule import Op
 from pipesim.transport import Delegated
 from planners import plan
+from tests.replay.delegations import opened
 
 DOWN, UP = Route(0, 1, 0), Route(1, 0, 1)
 
@@ -100,31 +98,10 @@ def reported(run: Run) -> object:
     return Replayed(measured).as_dict()["delegates"]
 
 
-def started(run: Run, monkeypatch: pytest.MonkeyPatch) -> int:
+def started(run: Run) -> int:
     """How many delegate processes the workers of all devices start."""
-    processes: list[object] = []
-
-    class Process:
-        """One that is only counted."""
-
-        pid = 2**30
-        daemon = False
-
-        def __init__(self, target: object, args: tuple[object, ...]) -> None:
-            self.target = target
-
-        def start(self) -> None:
-            processes.append(self)
-
-    class Context:
-        Process: type
-
-    Context.Process = Process
-    monkeypatch.setattr("multiprocessing.get_context", lambda method: Context)
-    monkeypatch.setattr("pipesim.replay.device.delegation.Bell", object)
-    for device in range(run.devices):
-        Delegation(run, device, lambda link: 64, Store("localhost", 1), Guard(device, None))
-    return len(processes)
+    with opened(run) as delegations:
+        return sum(len(delegation.processes) for delegation in delegations)
 
 
 SLOW = Scenario(stages=3).with_delay(25, [1], directions=["down"])
@@ -139,15 +116,13 @@ SLOW = Scenario(stages=3).with_delay(25, [1], directions=["down"])
         (Delegated(only_slow=True), 8),  # no other route has any
     ],
 )
-def test_the_report_counts_processes_on_both_hosts(
-    over: Delegated, expected: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_report_counts_processes_on_both_hosts(over: Delegated, expected: int) -> None:
     run = prepare(SLOW, plan(SLOW, "gpipe"), over)
     assert reported(run) == expected
-    assert started(run, monkeypatch) == expected
+    assert started(run) == expected
 
 
-def test_without_delegation_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_delegation_there_are_none() -> None:
     run = prepare(SLOW, plan(SLOW, "gpipe"), "nccl")
     assert reported(run) == 0
-    assert started(run, monkeypatch) == 0
+    assert started(run) == 0

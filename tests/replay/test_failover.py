@@ -55,7 +55,6 @@ class Wires:
         self.all_works: list[SlowWork] = []
         self.rooms: dict[Message, Tensor] = {}
         self.dispatched: list[Message] = []
-        self.old: set[Message] = set()
 
     def begin(self, iteration: int) -> None:
         self.works, self.dispatched = {}, []
@@ -84,9 +83,6 @@ class Wires:
 
     def dispatch(self, message: Message, at_ns: int) -> None:
         self.dispatched.append(message)
-
-    def is_old(self, message: Message) -> bool:
-        return message in self.old
 
     def fetch(self, message: Message) -> Tensor:
         return torch.full((1,), 7, dtype=torch.int64).view(torch.uint8)
@@ -210,16 +206,6 @@ def test_what_comes_directly_after_all_brings_the_link_back(middle: Middle) -> N
     assert finish()[message].item() == 7
     middle.receives("0F1")
     assert middle.message("0F1") in middle.wires.works
-
-
-def test_a_copy_of_an_earlier_iteration_is_dropped(middle: Middle) -> None:
-    message = middle.message("0F0")
-    finish = middle.receives("0F0")
-    middle.wires.old.add(message)
-    middle.path.land(message)
-    middle.wires.works[message].end()
-    assert finish()[message].item() == 0  # the room, not the copy's 7
-    assert middle.path.is_direct(0)
 
 
 def test_a_link_is_back_once_all_that_was_lost_is_found() -> None:

@@ -110,8 +110,7 @@ class Replays:
         for name, folder in folders.items():
             folder.mkdir()
             save_run(RUNS[name], folder / "run.json")
-        script = str(Path(__file__).with_name("replay_ranks.py"))
-        command = [sys.executable, script, *map(str, folders.values())]
+        command = [sys.executable, "-m", "tests.replay.replay_ranks", *map(str, folders.values())]
         one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         with Background(self._folder / f"of {names[0]}", *command, env=one_thread) as ranks:
             ranks.ended()

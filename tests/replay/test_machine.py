@@ -82,8 +82,8 @@ def test_no_space_in_shared_memory(tmp_path: Path) -> None:
     with limited(tmp_path, "RLIMIT_FSIZE", 2**20, "replay", *options) as run:
         check_end(
             run,
-            r"rank \d, starting: no room for [\d,]+\.\d KiB of messages in shared memory, "
-            "/dev/shm: File too large",
+            r"rank \d, starting: no room for [\d,]+\.\d KiB of messages in shared memory: "
+            "File too large",
         )
 
 
@@ -221,10 +221,8 @@ def test_a_small_temporary_folder(tmp_path: Path, size: str) -> None:
 
 
 @pytest.mark.slow
-def test_small_shared_memory(tmp_path: Path) -> None:
+def test_small_shared_memory_is_enough(tmp_path: Path) -> None:
+    """As in containers: a message's memory has no place in a file system."""
     with mounted(tmp_path, "/dev/shm", "4k", {}) as run:
-        check_end(
-            run,
-            r"rank \d, starting: no room for \d\.\d KiB of messages in shared memory, /dev/shm: "
-            "No space left on device",
-        )
+        run.ended()
+        assert run.process.returncode == 0, run.said

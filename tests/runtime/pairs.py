@@ -35,7 +35,7 @@ def opened(*lanes: Lane, timeout_s: float = PATIENCE_S) -> Iterator[tuple[Ends, 
     finally:
         for side in ends:
             for end in side.values():  # type: ignore[attr-defined]
-                end._end()
+                end.abandon()
 
 
 @contextmanager

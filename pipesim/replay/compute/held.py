@@ -19,8 +19,8 @@ from torch import Tensor
 
 from pipesim.errors import ReplayError
 from pipesim.replay.compute.work import Payload
-from pipesim.replay.run.guard import hold_until
 from pipesim.replay.run.run import Run
+from pipesim.runtime.delegate import hold_until
 from pipesim.schedule import Op
 
 __all__ = ["Held", "busy", "multiplying", "sleeping"]

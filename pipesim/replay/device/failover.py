@@ -256,8 +256,6 @@ class Failover:
 
     def land(self, message: Message) -> None:
         """Take a message that a delegate has brought."""
-        if self._delegation.is_old(message):
-            return  # the direct path was quicker by an iteration
         received = self._received[message]
         content = self._delegation.fetch(message)
         received.offer(self._direct.payload(message.link).of_bytes(content))

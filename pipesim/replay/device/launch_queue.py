@@ -26,9 +26,10 @@ from pipesim.replay.device.delegation import Delegation
 from pipesim.replay.device.direct import Path
 from pipesim.replay.device.streams import Mark, Stream, after, latest
 from pipesim.replay.run.clocks import now_ns
-from pipesim.replay.run.guard import Guard, SilentPeerError, hold_until
+from pipesim.replay.run.guard import Guard, SilentPeerError
 from pipesim.replay.run.record import Record
 from pipesim.replay.run.run import Run
+from pipesim.runtime.delegate import hold_until
 from pipesim.schedule import Op
 
 __all__ = ["LaunchQueue"]

@@ -31,9 +31,7 @@ __all__ = [
     "LostPeerError",
     "Parent",
     "SilentPeerError",
-    "end_with_parent",
     "follow",
-    "hold_until",
     "is_silence",
     "launcher",
     "wake_promptly",
@@ -62,7 +60,6 @@ _SCARCE = {
 """What torch, gloo and Python say when something runs out, and what it is."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_TIMERSLACK = 29
-_INEXACT_NS = 80_000
 
 
 class LostPeerError(ReplayError):
@@ -77,19 +74,6 @@ def is_silence(error: BaseException) -> bool:
     """Whether this process, gloo, or torch's store has given up waiting for another process."""
     said = isinstance(error, RuntimeError) and _SILENT.search(str(error)) is not None
     return said or isinstance(error, SilentPeerError)
-
-
-def hold_until(time_ns: int, early_ns: int = _INEXACT_NS) -> None:
-    """Return when the monotonic clock shows ``time_ns``.
-
-    Sleeps, but wakes ``early_ns`` earlier and spins for the rest, as sleeping is not that exact:
-    the longer, the more exact, and the more it takes from others on few cores.
-    """
-    remaining = time_ns - time.monotonic_ns() - early_ns
-    if remaining > 0:
-        time.sleep(remaining / 1e9)
-    while time.monotonic_ns() < time_ns:
-        pass
 
 
 class Parent(NamedTuple):
@@ -113,8 +97,8 @@ def follow(parent: Parent) -> None:
 
     Where there is a folder to remove, Linux wakes it for that even if it is stopped.
     """
-    if parent.folder:
-        _with_parents_end(signal.SIGCONT)
+    if parent.folder and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGCONT))
 
     def watch() -> None:
         while os.getppid() == parent.process:
@@ -124,17 +108,6 @@ def follow(parent: Parent) -> None:
         os._exit(2)
 
     threading.Thread(target=watch, name="follow", daemon=True).start()
-
-
-def end_with_parent() -> None:
-    """Ask Linux to kill this process with its parent, even while it is stopped."""
-    _with_parents_end(signal.SIGKILL)
-
-
-def _with_parents_end(number: signal.Signals) -> None:
-    """Ask Linux for a signal once the thread that started this process has ended."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(number))
 
 
 def wake_promptly() -> None:
@@ -155,15 +128,12 @@ class Guard:
 
     Attributes
     ----------
-    children : list of int
-        Processes to end with this one.
     roster : Roster, optional
         Who is asked, once it is known, whether a peer that does not answer is stopped.
     """
 
     def __init__(self, rank: int, status: Path | None = None) -> None:
         self.rank = rank
-        self.children: list[int] = []
         self.roster: Roster | None = None
         self._doing = "starting"
         self._failing = threading.Lock()
@@ -194,9 +164,6 @@ class Guard:
             failure = ReplayError(f"{rank}, {self._doing}: {message}")
             if is_silence(error) and self.roster and (stopped := self.roster.stopped):
                 failure = ReplayError(waited_for_stopped(stopped, rank, self._doing))
-            for child in self.children:
-                with suppress(ProcessLookupError):
-                    os.kill(child, signal.SIGKILL)
             _record(failure)
             sys.stderr.write(f"error: {failure}\n")
             sys.stderr.flush()

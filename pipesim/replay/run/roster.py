@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+from pipesim.runtime.delegates import is_stopped
 from pipesim.text import listed
 
-__all__ = ["Roster", "is_stopped", "waited_for_stopped"]
+__all__ = ["Roster", "waited_for_stopped"]
 
 
 class _Store(Protocol):
@@ -64,12 +65,6 @@ def waited_for_stopped(names: list[str], waiting: str, doing: str) -> str:
     """
     are = "is" if len(names) == 1 else "are"
     return f"{listed(names)} {are} stopped (SIGSTOP), so {waiting} waited in vain ({doing})"
-
-
-def is_stopped(process: int) -> bool:
-    """Whether a process of this host is stopped by a signal; False where nobody can tell."""
-    # The name, in brackets, may hold anything; the state is the word after it.
-    return _read(f"/proc/{process}/stat").rpartition(")")[2].split()[:1] == ["T"]
 
 
 def _host() -> str:
