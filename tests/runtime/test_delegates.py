@@ -93,6 +93,7 @@ def test_what_has_landed_before_the_sender_ended_is_received() -> None:
     with a_lane(slots=2, slot_bytes=8) as (sender, receiver):
         sender.isend(torch.tensor([7.0]))
         sender.close()
+        assert sender.delegates[0].process.returncode == 0  # by itself
         room = torch.zeros(1)
         receiver.irecv(room).wait()
         assert room.item() == 7
@@ -141,7 +142,8 @@ def test_an_end_that_was_closed_says_so_to_whoever_waits() -> None:
         receiver.close()
         for thread in waiting:
             thread.join()
-        assert len(errors) == 3
+        wait()
+        assert len(errors) == 4
 
 
 def test_what_does_not_fit_is_refused_at_either_end() -> None:
@@ -298,7 +300,9 @@ with opened(Lane("lane", 0, 1, delegates=2, slot_bytes=8)) as (out, into):
         out["lane"].close()
         sys.exit()  # its end is nobody's end
     print("ready", flush=True)
-    if how == "pause":
+    if how == "held" and os.fork() == 0:
+        how = "pause"  # it has all pipes too, and goes on
+    if how in ("pause", "held"):
         signal.pause()
     os.wait()
     out["lane"].isend(torch.ones(1))
@@ -321,6 +325,17 @@ def test_delegates_end_with_a_worker_that_is_killed(tmp_path: Path, stopped: boo
         run.process.kill()
         run.ended()
         assert run.said == ""
+
+
+@pytest.mark.slow
+def test_delegates_end_with_their_worker_though_a_process_that_it_forked_goes_on(
+    tmp_path: Path,
+) -> None:
+    with Background(tmp_path, sys.executable, "-c", HOLDER, "held") as run:
+        waited_for(lambda: "ready" in run.output, "delegates")
+        waited_for(lambda: len(run.pids()) == 6, "the forked process")
+        run.process.kill()
+        waited_for(lambda: len(run.pids()) == 1, "delegates to end")
 
 
 @pytest.mark.slow
