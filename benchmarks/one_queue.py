@@ -93,9 +93,13 @@ def suite(shape: str | None) -> Iterator[tuple[str, Scenario]]:
 
 
 def gains(rows: dict[str, list[Compared]], over: Nccl | Exchange) -> Table:
-    """Return the gains by shape and kind of delay, and over all of one kind."""
-    columns = "instances", "gain: mean", "least", "most", "over the bound: before", "now", "seconds"
-    table = Table(*columns, title=f"paper suite over {over}")
+    """Return the gains by shape and kind of delay, and over all of one kind.
+
+    Before and now are how far the best of the others and ``one-queue`` are over the bound.
+    """
+    columns = "instances", "mean", "least", "most", "before", "now", "seconds"
+    title = f"paper suite over {over}: how much longer the best of the others is; over the bound"
+    table = Table(*columns, title=title)
     everything = {
         kind: [row for name, own in rows.items() if name.endswith(kind) for row in own]
         for kind in ("in flight", "busy")

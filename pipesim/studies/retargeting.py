@@ -47,10 +47,10 @@ class Retargeted:
 
 
 def assumed_delays(schedule: Schedule, scenario: Scenario) -> Scenario:
-    """Return a scenario with the delays that a plan was made for, in flight between devices."""
+    """Return a scenario with the delays that a plan was made for, by occupancy between devices."""
     delay_ms = np.broadcast_to(schedule.assumed.delay_ms or 0.0, scenario.delay_ms.shape)
     between = np.array([scenario.crosses(link) for link in range(scenario.stages - 1)], dtype=bool)
-    return scenario.without_delay().replaced(latency_ms=delay_ms * between[:, None])
+    return scenario.without_delay().replaced(occupancy_ms=delay_ms * between[:, None])
 
 
 def retargeted(
