@@ -69,10 +69,10 @@ def test_the_delays_that_a_plan_was_made_for() -> None:
     assert np.array_equal(there.occupancy_ms, slow.delay_ms)
     assert not there.latency_ms.any()
     costly = plan(slow, "pipemorph", over=Nccl(base_ms=2))
-    assert assumed_delays(costly, slow).latency_ms.tolist() == [[2, 2], [2, 7], [2, 2]]
+    assert assumed_delays(costly, slow).occupancy_ms.tolist() == [[2, 2], [2, 7], [2, 2]]
     v = Scenario(stages=4, placement=Scenario.place("v", 2, 2))
     everywhere = Assumptions(delay_ms=3)
     told = replace(plan(v, "zerobubble"), assumed=everywhere)
-    assert assumed_delays(told, v).latency_ms.tolist() == [[3, 3], [0, 0], [3, 3]]
+    assert assumed_delays(told, v).occupancy_ms.tolist() == [[3, 3], [0, 0], [3, 3]]
     alone = Scenario(stages=1)
     assert assumed_delays(plan(alone, "pipemorph"), alone) == alone
