@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 
 from pipesim.analysis.bounds import lower_bound_ms
-from pipesim.scenario import DOWN, UP, Array, Scenario
+from pipesim.scenario import DOWN, KINDS, UP, Array, Scenario
 from pipesim.transport import Exchange, Nccl, Transport
 
 __all__ = ["bound_over_ms"]
@@ -41,7 +42,12 @@ def bound_over_ms(scenario: Scenario, over: Transport) -> float:
     and links are slow by occupancy. The busy kernels of a stream follow each other, in one group or
     in several. So for any sends that share a device's stream: the earliest time at which one of
     them can be sent, the kernels of all, and the shortest time that must still pass after one of
-    them. Where a device is blocked while it communicates, they also follow all that it computes.
+    them. The same holds for the messages of two devices, both ways, where each is a kernel of its
+    own and one stream carries them all.
+
+    While a busy kernel runs, its device starts no operator: it runs beside one at most, and beside
+    none where a device is blocked while it communicates. What it takes longer than the longest
+    operator comes on top of all that the device computes.
 
     Parameters
     ----------
@@ -53,17 +59,22 @@ def bound_over_ms(scenario: Scenario, over: Transport) -> float:
     Examples
     --------
     >>> slow = Scenario().with_delay(40, links=[0])
-    >>> [bound_over_ms(slow, over) for over in (Nccl(), Exchange(), Nccl(p2p_streams="peer"))]
-    [610.0, 890.0, 610.0]
+    >>> [bound_over_ms(slow, over) for over in (Nccl(), Exchange(), Nccl("peer", fused=False))]
+    [650.0, 890.0, 990.0]
     """
     told = scenario.with_message_cost(over.costs_ms(scenario))
     bounds = [lower_bound_ms(told)]
     if isinstance(over, Nccl | Exchange):
-        for device in range(scenario.devices):
-            sends = [send for send in _sends(told, scenario, device) if send.busy_ms]
+        every = [
+            [send for send in _sends(told, scenario, device) if send.busy_ms]
+            for device in range(scenario.devices)
+        ]
+        for device, sends in enumerate(every):
             bounds += map(_one_after_the_other, _on_one_stream(sends, over))
-            if sends and isinstance(over, Exchange):
-                bounds.append(_blocked_ms(told, sends, device))
+            if sends:
+                beside_ms = 0.0 if isinstance(over, Exchange) else _longest_ms(told, device)
+                bounds.append(_device_ms(told, sends, device, beside_ms))
+        bounds += map(_one_after_the_other, _on_one_stream_of_both(every, scenario, over))
     return max(bounds)
 
 
@@ -111,12 +122,41 @@ def _one_after_the_other(sends: list[_Sends]) -> float:
     return head + sum(send.busy_ms * len(send.head_ms) for send in sends) + tail
 
 
-def _blocked_ms(told: Scenario, sends: list[_Sends], device: int) -> float:
-    """The first operator's start, all operators and all sends of a device."""
+def _on_one_stream_of_both(
+    every: list[list[_Sends]], scenario: Scenario, over: Nccl | Exchange
+) -> Iterator[list[_Sends]]:
+    """Yield what two devices send each other, if that is one kernel after the other.
+
+    Both have the kernels in the same order, as none begins before its other end does: where
+    messages are eager, it may.
+    """
+    eager = isinstance(over, Nccl) and bool(
+        over.eager_bytes and (scenario.message_bytes <= over.eager_bytes).any()
+    )
+    if isinstance(over, Exchange) or over.fused or over.p2p_streams == "direction" or eager:
+        return
+    for one, other in combinations(range(len(every)), 2):
+        both = [s for s in every[one] if s.peer == other] + [
+            s for s in every[other] if s.peer == one
+        ]
+        if both:
+            yield both
+
+
+def _longest_ms(scenario: Scenario, device: int) -> float:
+    """The longest operator of a device."""
+    own = list(scenario.stages_of[device])
+    return max(float(scenario.durations_ms(kind)[own].max()) for kind in KINDS)
+
+
+def _device_ms(told: Scenario, sends: list[_Sends], device: int, beside_ms: float) -> float:
+    """The first operator's start, all operators, and what no operator runs beside of all sends."""
     own = list(told.stages_of[device])
     forward = told.forward_ms
     down = np.cumsum(forward, axis=0) + _above(told.delay_ms[:, DOWN])
     whole = np.minimum(told.backward_ms + told.weight_ms, told.fused_backward_ms)
     head = float((down - forward)[own].min())
     work = float((forward + whole)[own].sum())
-    return head + work + sum(send.busy_ms * len(send.head_ms) for send in sends)
+    return (
+        head + work + sum(max(send.busy_ms - beside_ms, 0.0) * len(send.head_ms) for send in sends)
+    )
