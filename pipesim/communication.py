@@ -221,7 +221,7 @@ def unbatched(rows: Rows, placement: Sequence[int]) -> list[list[Action]]:
     >>> rows = "(0SEND_F1;0RECV_B0)BATCH", "(1SEND_B0;1RECV_F1)BATCH"
     >>> parts = unbatched([[parse_action(text)] for text in rows], [0, 1])
     >>> [" ".join(map(str, row)) for row in parts]
-    ['0SEND_F1 0RECV_B0', '1RECV_F1 1SEND_B0']
+    ['0RECV_B0 0SEND_F1', '1SEND_B0 1RECV_F1']
     """
     result: list[list[list[Action]]] = [[] for _ in rows]
     batches: list[list[Action]] = [[] for _ in rows]  # the last of each device, as far as it met

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from pipesim.runtime.delegates import DelegateError, SilenceError
+from pipesim.runtime.delegates import DelegateError, PeerError, SilenceError
 
 __all__ = ["Door", "Invitation", "connect", "own_address", "read"]
 
@@ -128,7 +128,7 @@ def connect(invitation: Invitation, index: int, deadline_s: float) -> socket.soc
         connection.sendall(_HELLO.pack(bytes.fromhex(invitation.token), index))
     except OSError as error:
         here = "" if not ip_address(place[0].partition("%")[0]).is_loopback else _LOOPBACK
-        raise DelegateError(
+        raise PeerError(
             f"cannot connect to {place[0]}:{place[1]}: {error.strerror or error}{here}"
         ) from None
     return _ready(connection)

@@ -104,7 +104,7 @@ def test_long_lists_fold_inside_their_column() -> None:
 def test_quiet_is_the_table_and_the_bound() -> None:
     lines = stdout("compare", *SLOW, "--quiet").splitlines()
     assert lines[0].startswith("system")
-    assert lines[-1] == "Lower bound: 410 ms"
+    assert lines[-1] == "Lower bound: 410 ms; 1F1B: 630 ms"
 
 
 def test_ways_to_say_which_links_are_slow() -> None:

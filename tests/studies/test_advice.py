@@ -76,7 +76,7 @@ def test_memory_limits_send_activations_to_the_host() -> None:
 def test_one_system_alone() -> None:
     scenario = Scenario().with_delay(20, links=[0])
     assert advised_text(scenario, ["pipemorph"]) == "PipeMorph takes 410 ms (the lower bound)."
-    assert advised_text(scenario, ["1f1b"]) == "1F1B takes 690 ms, 280 ms above the lower bound."
+    assert advised_text(scenario, ["1f1b"]) == "1F1B takes 690 ms, 60 ms above the lower bound."
 
 
 def test_an_ideal_transport_is_no_advice() -> None:
