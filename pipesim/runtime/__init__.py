@@ -8,6 +8,7 @@ from pipesim.runtime.delegates import DelegateError, PeerError, SilenceError
 from pipesim.runtime.ends import Receiver, Sender
 from pipesim.runtime.handles import Handle
 from pipesim.runtime.lanes import Lane, open_lanes
+from pipesim.runtime.megatron import delegated_p2p
 from pipesim.runtime.pipelining import delegated
 
 __all__ = [
@@ -20,5 +21,6 @@ __all__ = [
     "Sender",
     "SilenceError",
     "delegated",
+    "delegated_p2p",
     "open_lanes",
 ]

@@ -1,0 +1,132 @@
+"""Delegates in a pipeline with Megatron-LM's signatures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.distributed import HashStore  # noqa: E402
+
+from pipesim.runtime import delegated_p2p  # noqa: E402
+from tests.runtime.megatron_stand_in import (  # noqa: E402
+    MICROBATCHES,
+    RANKS,
+    SHAPE,
+    Config,
+    Group,
+    P2PCommunicator,
+    Stage,
+    Wire,
+    at_once,
+    module,
+)
+
+
+def layers() -> list[Any]:
+    torch.manual_seed(0)
+    return [
+        torch.nn.Sequential(torch.nn.Linear(SHAPE[-1], SHAPE[-1]), torch.nn.Tanh()).double()
+        for _ in range(RANKS)
+    ]
+
+
+def data(seed: int) -> tuple[list[Any], list[Any]]:
+    random = torch.Generator().manual_seed(seed)
+    both = torch.randn(2, MICROBATCHES, *SHAPE, generator=random, dtype=torch.float64)
+    return list(both[0]), list(both[1])
+
+
+def right(seed: int) -> list[list[Any]]:
+    """The gradients of the model without a pipeline."""
+    model = torch.nn.Sequential(*layers())
+    for x, target in zip(*data(seed), strict=True):
+        ((model(x) - target) ** 2).sum().backward()
+    return [[value.grad for value in layer.parameters()] for layer in model]
+
+
+@pytest.mark.parametrize("release", ["class", "module"])
+@pytest.mark.parametrize(
+    ("links", "directions", "delegates"),
+    [([0], ["down", "up"], 1), ([1, 2], ["up"], 2), ([0, 1, 2], ["down", "up"], 2)],
+)
+def test_it_trains_as_before(
+    release: str, links: list[int], directions: list[Any], delegates: int
+) -> None:
+    wire, store = Wire(), HashStore()
+    models = layers()
+    expected = [right(seed) for seed in range(3)]  # threads would share torch's random numbers
+
+    def rank(number: int) -> Any:
+        group, config = Group(number), Config()
+        made: Any = P2PCommunicator if release == "class" else module
+        through = made(group, config, wire)
+        before = dict(vars(through))
+        stage = Stage(number, models[number], through.call)
+        for seed in range(3):
+            with delegated_p2p(
+                through, links, tensor_shape=SHAPE, config=config, group=group, store=store,
+                directions=directions, delegates=delegates,
+            ):  # fmt: skip
+                stage.layer.zero_grad()
+                stage.train(*data(seed))
+            for ours, theirs in zip(stage.layer.parameters(), expected[seed][number], strict=True):
+                torch.testing.assert_close(ours.grad, theirs, rtol=1e-12, atol=1e-12)
+        assert dict(vars(through)) == before
+        return through
+
+    at_once(rank)
+    carried = Counter(wire.carried)
+    for link in range(RANKS - 1):
+        for direction, way in (("down", (link, link + 1)), ("up", (link + 1, link))):
+            delegated = link in links and direction in directions
+            assert carried[way] == (0 if delegated else 3 * MICROBATCHES), way
+
+
+def test_handles_are_those_that_were_asked_for() -> None:
+    """With overlap, one waits for each message when it is needed; the last link closes the ring."""
+    wire, store = Wire(), HashStore()
+
+    def rank(number: int) -> None:
+        through = P2PCommunicator(Group(number), Config(), wire)
+        with delegated_p2p(through, [1, RANKS - 1], tensor_shape=SHAPE, store=store):
+            sent = torch.full(SHAPE, float(number), dtype=torch.float64)
+            above, below, requests = through.call(
+                tensor_send_next=sent, tensor_send_prev=sent, recv_prev=True, recv_next=True,
+                wait_on_reqs=False,
+            )  # fmt: skip
+            assert set(requests) == {"send_next", "send_prev", "recv_prev", "recv_next"}
+            for request in requests.values():
+                request.wait()
+            assert (above == (number - 1) % RANKS).all()
+            assert (below == (number + 1) % RANKS).all()
+            assert above.requires_grad
+            assert above.is_leaf
+
+    at_once(rank)
+    assert {way for way in wire.carried if 1 in way} == {(0, 1), (1, 0)}
+
+
+@pytest.mark.parametrize(
+    ("links", "changed", "options", "says"),
+    [
+        ([4], {}, {}, "no link 4: 4 ranks have links 0 to 3"),
+        ([0], {}, {"directions": ["left"]}, "no direction 'left': there are down and up"),
+        ([0], {"variable_seq_lengths": True}, {}, "variable_seq_lengths"),
+        ([0], {"pipeline_dtype": None}, {}, "the config says no pipeline_dtype"),
+        ([0], {}, {"group": [Group(0), Group(1)]}, "this rank is in several pipelines"),
+    ],
+)
+def test_what_it_cannot_do_is_said(
+    links: list[int], changed: dict[str, Any], options: dict[str, Any], says: str
+) -> None:
+    through = P2PCommunicator(Group(0), Config(**changed), Wire())
+    with (
+        pytest.raises(ValueError, match=says),
+        delegated_p2p(through, links, tensor_shape=SHAPE, store=HashStore(), **options),
+    ):
+        raise AssertionError
+    assert "_communicate" not in vars(through)
