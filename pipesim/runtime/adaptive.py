@@ -21,7 +21,8 @@ iteration rank 0 says in the store what is next, so that all ranks swap at the s
 others wait for that word as they would wait for its first activation.
 
 Clocks of several hosts must keep in step, as those that follow NTP do. A constant offset cancels
-out where a detector compares with a baseline.
+out where a detector compares with a baseline, if it is shorter than messages take; where messages
+seem to land before they are handed over, there is a warning.
 """
 
 from __future__ import annotations
