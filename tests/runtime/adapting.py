@@ -133,7 +133,8 @@ def twice(pipeline: Pipeline, plans: dict[str, list[str]]) -> dict[str, Any]:
             for iteration in range(3):
                 errors.append(pipeline.step(iteration))
                 swapped.append(adaptive.swapped)
-            while planner and len(planner.told) < 3:
+            deadline = time.monotonic() + 60.0
+            while planner and len(planner.told) < 3 and time.monotonic() < deadline:
                 time.sleep(0.001)
             told.append(len(planner.told) if planner else 3)
             if planner:
