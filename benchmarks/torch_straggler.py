@@ -195,8 +195,7 @@ def _train(rank: int, folder: Path, run: Run, iterations: int) -> list[Seen]:
             if iteration == 1:  # delegates have started
                 for way, carrier in rerouted.sending.items():
                     rerouted.sending[way] = Late(carrier, run.late_ms)
-            for log in spans, rerouted.sent, rerouted.landed:
-                log.clear()
+            spans.clear()
             stage.submod.zero_grad()
             dist.barrier()
             schedule.step(*inputs, target=target)

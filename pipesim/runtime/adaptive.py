@@ -21,16 +21,17 @@ iteration rank 0 says in the store what is next, so that all ranks swap at the s
 others wait for that word as they would wait for its first activation.
 
 Clocks of several hosts must keep in step, as those that follow NTP do. A constant offset cancels
-out where a detector compares with a baseline.
+out where a detector compares with a baseline, if it is shorter than messages take; where messages
+seem to land before they are handed over, there is a warning.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, suppress
 from types import TracebackType
-from typing import Any, Self, TypeAlias, cast
+from typing import Any, Self, TypeAlias
 
 from torch.distributed.pipelining.schedules import (
     _Action,
@@ -41,7 +42,8 @@ from torch.distributed.pipelining.schedules import (
 from pipesim.runtime.beside import Beside, Plan, Planner
 from pipesim.runtime.board import Board, Word
 from pipesim.runtime.carriers import Direct, wall_ns
-from pipesim.runtime.pipelining import store_of
+from pipesim.runtime.pipelining import agreed, check_links, store_of
+from pipesim.runtime.plans import actions_of, check
 from pipesim.runtime.rerouting import DIRECTIONS, Message, Rerouted, Way
 from pipesim.runtime.transfers import Log
 from pipesim.runtime.ways import DelegatedWays
@@ -86,7 +88,9 @@ class Adaptive:
     ------
     ValueError
         The schedule is of another class, a planner is missing or is on a rank where it does not
-        belong.
+        belong, there is no such link, or, on entering, the arguments are not those of another rank.
+    DelegateError
+        From ``step``: rank 0 has left, or a delegate or another rank is gone.
     """
 
     def __init__(
@@ -103,25 +107,34 @@ class Adaptive:
             raise ValueError(f"only a _PipelineScheduleRuntime can change its plan, not a {kind}")
         if (planner is not None) != (schedule.rank == 0):
             raise ValueError("rank 0 of the pipeline's group needs the planner, and no other rank")
+        if delegates < 1:
+            raise ValueError(f"at least one delegate is needed, not {delegates}")
         self.iteration = 0
         self.swapped = False
         self.delegated: frozenset[Way] = frozenset()
         self._schedule, self._planner, self._through = schedule, planner, through
         self._delegates = delegates
         self._rerouted = Rerouted(schedule, self._open)
-        self._links = range(schedule._num_stages - 1) if links is None else frozenset(links)
+        self._links: Sequence[int] = range(schedule._num_stages - 1)
+        if links is not None:
+            self._links = sorted(set(links))
+            check_links(self._rerouted, self._links)
         self._beside: Beside | None = None
 
     def __enter__(self) -> Self:
         schedule = self._schedule
-        store = store_of(schedule)
         with ExitStack() as undo:
-            self._board = Board(store, schedule.rank, schedule.pp_group_size)
-            self._lanes = undo.enter_context(DelegatedWays(self._delegates))
             undo.enter_context(self._rerouted)
+            self.iteration = 0
+            self._lanes = undo.enter_context(DelegatedWays(self._delegates))
+            self._board = Board(store_of(schedule), schedule.rank, schedule.pp_group_size)
+            if self._planner is not None:
+                undo.callback(self._leave)
+            agreed(self._rerouted, [list(self._links), self._delegates])
+            self._ranks = self._board.placed([stage.stage_index for stage in schedule._stages])
             if self._planner is not None:
                 mine = self._board.on_a_line_of_its_own()
-                self._beside = Beside(self._planner, mine, schedule._num_stages - 1)
+                self._beside = Beside(self._planner, mine, schedule._num_stages - 1, self._check)
                 undo.callback(self._beside.close)
             self._undo = undo.pop_all()
         return self
@@ -137,7 +150,8 @@ class Adaptive:
     def step(self, *args: Any, **kwargs: Any) -> Any:
         """Run an iteration, with the arguments and the result of the schedule's own ``step``.
 
-        What the planner raises becomes a warning, and the job goes on with the plan that it has.
+        What the planner raises, and a plan that cannot run, becomes a warning, and the job goes on
+        with the plan that it has.
         """
         if self._beside is not None:
             self._board.say(self.iteration, self._next(self._beside))
@@ -145,12 +159,20 @@ class Adaptive:
         self.swapped = word is not None
         if word is not None:
             self._adopt(word)
-        self._rerouted.sent.clear()
-        self._rerouted.landed.clear()
         result = self._schedule.step(*args, **kwargs)
         self._board.report(self.iteration, self._seen())
         self.iteration += 1
         return result
+
+    def _leave(self) -> None:
+        with suppress(RuntimeError):  # where the store is gone, others see that
+            self._board.end(self.iteration)
+
+    def _check(self, word: Word) -> None:
+        check(actions_of(word.rows), self._ranks, self._schedule._n_microbatches)
+        ways = {(link, way) for link in range(self._schedule._num_stages - 1) for way in DIRECTIONS}
+        if unknown := set(word.delegated) - ways:
+            raise ValueError(f"the plan delegates {min(unknown)}: there is no such way")
 
     def _next(self, beside: Beside) -> Word | None:
         try:
@@ -160,14 +182,11 @@ class Adaptive:
             return None
 
     def _adopt(self, word: Word) -> None:
-        actions = {
-            rank: [_Action.from_str(cell) for cell in row.split(",")]
-            for rank, row in enumerate(word.rows)
-        }
+        actions = actions_of(word.rows)
         if self._rerouted.stages[0].device.type == "cpu":
             actions = {rank: _receives_first(row) for rank, row in actions.items()}
         self._schedule._prepare_schedule_with_comms(actions, format="compute_comms")
-        self.delegated = cast("frozenset[Way]", frozenset(word.delegated))
+        self.delegated = frozenset(way for way in self._may() if way in word.delegated)
         self._carry()
 
     def _seen(self) -> Log:
@@ -190,9 +209,12 @@ class Adaptive:
 
     def _open(self, rerouted: Rerouted) -> None:
         """Start delegates for what they may carry; torch has just made new buffers."""
-        may = [way for way in self._ways() if way[0] in self._links]
-        self._lanes.open(rerouted, may, self._board.store)
+        self._lanes.open(rerouted, self._may(), self._board.store)
         self._carry()
+
+    def _may(self) -> list[Way]:
+        """What delegates may carry."""
+        return [way for way in self._ways() if way[0] in self._links]
 
     def _ways(self) -> list[Way]:
         """All ways between two ranks."""

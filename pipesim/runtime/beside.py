@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipesim.runtime.board import Board, Word
-from pipesim.runtime.transfers import transfer_ms
+from pipesim.runtime.transfers import Log, transfer_ms
 
 __all__ = ["Beside", "Plan", "Planner"]
 
@@ -56,11 +57,20 @@ class Beside:
         Where the ranks report; for this thread alone.
     links : int
         S − 1.
+    check : callable, optional
+        Raises where a plan cannot run.
     """
 
-    def __init__(self, planner: Planner, board: Board, links: int) -> None:
-        self._planner, self._board, self._links = planner, board, links
-        self._ready: Word | None = _word(planner.first())
+    def __init__(
+        self,
+        planner: Planner,
+        board: Board,
+        links: int,
+        check: Callable[[Word], None] = lambda word: None,
+    ) -> None:
+        self._planner, self._board, self._links, self._check = planner, board, links, check
+        self._asks = True
+        self._ready: Word | None = self._word(planner.first())
         self._error: BaseException | None = None
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -88,23 +98,32 @@ class Beside:
         self._thread.join()
 
     def _run(self) -> None:
-        iteration = 0
-        while not self._closing.is_set():
+        for iteration in itertools.count():
             try:
-                if not self._board.complete(iteration):
-                    self._closing.wait(_LOOK_S)
-                    continue
-                measured_ms = transfer_ms(self._board.collect(iteration), self._links)
-                plan = self._planner.after(measured_ms)
+                while not self._board.complete(iteration):
+                    if self._closing.wait(_LOOK_S):
+                        return
+                logs = self._board.collect(iteration)
+                if self._asks:  # else reports are taken away, so that they do not pile up
+                    self._plan(logs)
             except Exception as error:
                 with self._lock:
                     self._error = error
+                if not self._asks:
+                    return
+                self._asks = False
+            if self._closing.is_set():
                 return
-            if plan is not None:
-                with self._lock:
-                    self._ready = _word(plan)
-            iteration += 1
 
+    def _plan(self, logs: Sequence[Log]) -> None:
+        plan = self._planner.after(transfer_ms(logs, self._links))
+        if plan is not None:
+            word = self._word(plan)
+            with self._lock:
+                self._ready = word
 
-def _word(plan: Plan) -> Word:
-    return Word(tuple(plan.rows), frozenset(plan.delegated))
+    def _word(self, plan: Plan) -> Word:
+        delegated = frozenset((int(link), str(way)) for link, way in plan.delegated)
+        word = Word(tuple(plan.rows), delegated)
+        self._check(word)
+        return word

@@ -8,9 +8,12 @@ from typing import NamedTuple
 
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
+from pipesim.runtime.delegates import PeerError
 from pipesim.runtime.transfers import Log
 
 __all__ = ["Board", "Word"]
+
+_END = "end"
 
 
 class Word(NamedTuple):
@@ -50,6 +53,15 @@ class Board:
         self.store = PrefixStore(f"pipesim/board/{number}", store)
         self._rank, self._ranks = rank, ranks
 
+    def placed(self, stages: Sequence[int]) -> dict[int, int]:
+        """Put down which stages this rank has; wait for the others, and return all their ranks."""
+        self.store.set(f"stages/{self._rank}", json.dumps(list(stages)))
+        return {
+            stage: rank
+            for rank in range(self._ranks)
+            for stage in json.loads(self.store.get(f"stages/{rank}"))
+        }
+
     def on_a_line_of_its_own(self) -> Board:
         """Return the same board for another thread, whose waiting does not hold up this one."""
         other = object.__new__(Board)
@@ -64,11 +76,24 @@ class Board:
         if iteration > 1:  # nobody is two iterations behind
             self.store.delete_key(f"word/{iteration - 2}")
 
+    def end(self, iteration: int) -> None:
+        """Tell all ranks that rank 0 has left before the end of this iteration; for it alone."""
+        for number in (iteration, iteration + 1):  # nobody is further
+            self.store.set(f"word/{number}", json.dumps(_END))
+
     def hear(self, iteration: int) -> Word | None:
-        """Wait for what rank 0 says."""
+        """Wait for what rank 0 says.
+
+        Raises
+        ------
+        PeerError
+            It has left.
+        """
         said = json.loads(self.store.get(f"word/{iteration}"))
         if said is None:
             return None
+        if said == _END:
+            raise PeerError(f"rank 0 has left, and plans no iteration {iteration}")
         rows, delegated = said
         return Word(rows, {(link, way) for link, way in delegated})
 

@@ -13,10 +13,10 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 from pipesim.runtime.ends import Receiver, Sender
 from pipesim.runtime.rendezvous import Door, connect, own_address, read
 
-__all__ = ["Lane", "open_lanes"]
+__all__ = ["MOST_DEPTH", "Lane", "open_lanes"]
 
-_MOST_DEPTH = 1024
-"""So that what a delegate and its worker tell each other always fits into their pipes."""
+MOST_DEPTH = 1024
+"""Slots of a delegate: what it and its worker tell each other then always fits into their pipes."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Lane:
             raise ValueError(f"lane {self.name}: rank {self.sender} would send to itself")
         if self.delegates < 1 or self.slots < 1:
             raise ValueError(f"lane {self.name}: it needs at least one delegate and one slot")
-        if self.depth > _MOST_DEPTH:
-            raise ValueError(f"lane {self.name}: a delegate has at most {_MOST_DEPTH:,} slots")
+        if self.depth > MOST_DEPTH:
+            raise ValueError(f"lane {self.name}: a delegate has at most {MOST_DEPTH:,} slots")
         if self.slot_bytes is not None and self.slot_bytes < 0:
             raise ValueError(f"lane {self.name}: a message cannot have {self.slot_bytes} bytes")
 

@@ -28,7 +28,7 @@ from torch.distributed.pipelining.schedules import _PipelineSchedule
 from pipesim.runtime.rerouting import DIRECTIONS, Direction, Rerouted, Way
 from pipesim.runtime.ways import DelegatedWays
 
-__all__ = ["delegated", "store_of"]
+__all__ = ["agreed", "check_links", "delegated", "store_of"]
 
 
 @contextmanager
@@ -59,7 +59,8 @@ def delegated(
     Yields
     ------
     Rerouted
-        Whose ``sent`` and ``landed`` say when messages were handed over and when they came.
+        Whose ``sent`` and ``landed`` say when the last step's messages were handed over and when
+        they came.
 
     Raises
     ------
@@ -84,8 +85,8 @@ def delegated(
             rerouted.receiving.update(lanes.receiving)
 
         with Rerouted(schedule, carry) as rerouted:
-            _check(rerouted, links)
-            store = _agreed(rerouted, [links, directions, delegates])
+            check_links(rerouted, links)
+            store = agreed(rerouted, [links, directions, delegates])
             yield rerouted
 
 
@@ -95,7 +96,7 @@ def store_of(schedule: _PipelineSchedule) -> Store:
     return dist.distributed_c10d._get_process_group_store(group)
 
 
-def _check(rerouted: Rerouted, links: Iterable[int]) -> None:
+def check_links(rerouted: Rerouted, links: Iterable[int]) -> None:
     """Raise ValueError if messages do not go from rank to rank over each link."""
     stages = rerouted.stages[0].num_stages
     for link in links:
@@ -108,13 +109,17 @@ def _check(rerouted: Rerouted, links: Iterable[int]) -> None:
             )
 
 
-def _agreed(rerouted: Rerouted, arguments: object) -> Store:
-    """Return a part of the group's store for this entry of all ranks, all with these arguments."""
-    store = PrefixStore("pipesim/delegated", store_of(rerouted.schedule))
-    rank = rerouted.stages[0].group_rank
-    entry = store.add(f"entries of rank {rank}", 1)
-    ours = json.dumps(arguments)
-    theirs = store.compare_set(f"arguments of entry {entry}", "", ours).decode()
-    if theirs != ours:
-        raise ValueError(f"ranks differ in links, directions and delegates: {ours} and {theirs}")
-    return PrefixStore(str(entry), store)
+def agreed(rerouted: Rerouted, arguments: object) -> Store:
+    """Return a part of the group's store for this entry of all ranks, all with these arguments.
+
+    Each waits for all others: where one has other arguments, none goes on.
+    """
+    store = PrefixStore("pipesim/entries", store_of(rerouted.schedule))
+    stage, ours = rerouted.stages[0], json.dumps(arguments)
+    entry = str(store.add(f"of rank {stage.group_rank}", 1))
+    store = PrefixStore(entry, store)
+    store.set(f"rank {stage.group_rank}", ours)
+    for rank in range(stage.group_size):
+        if (theirs := store.get(f"rank {rank}").decode()) != ours:
+            raise ValueError(f"ranks differ in links and delegates: {ours} and {theirs}")
+    return store

@@ -71,8 +71,8 @@ class Rerouted:
         The carrier's end of each way (link, direction) that this rank sends to or receives from.
         Ways without one go as torch sends them. May be changed between steps.
     sent, landed : list of Message
-        What carriers carried, in the order in which it was handed over or was first needed. Only
-        grows: who reads it clears it.
+        What carriers carried in the last step, in the order in which it was handed over or was
+        first needed.
 
     Raises
     ------
@@ -210,8 +210,8 @@ class Rerouted:
             self._on_buffers(self)
 
     def _step(self, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        self._outgoing.clear()
-        self._incoming.clear()
+        for last in self.sent, self.landed, self._outgoing, self._incoming:
+            last.clear()
         result = own(*args, **kwargs)
         for handle in self._outgoing:  # torch too ends a step with this
             handle.wait()

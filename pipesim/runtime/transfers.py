@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -14,6 +15,8 @@ __all__ = ["WAYS", "Log", "transfer_ms"]
 
 WAYS = ("down", "up")
 """Directions of messages: activations, and gradients."""
+
+_CLOCKS_DIFFER_NS = 1_000_000
 
 
 class Log(NamedTuple):
@@ -49,7 +52,12 @@ def transfer_ms(logs: Iterable[Log], links: int) -> NDArray[np.float64]:
     -------
     array, shape [S−1, 2]
         In ms; NaN where nothing was sent. A message never takes less than no time, whatever clocks
-        say.
+        say; where they say so, what is late by less than they differ cannot be seen.
+
+    Warns
+    -----
+    RuntimeWarning
+        A message landed more than a millisecond before it was handed over: clocks differ.
 
     Examples
     --------
@@ -63,13 +71,22 @@ def transfer_ms(logs: Iterable[Log], links: int) -> NDArray[np.float64]:
     handed = {(link, way, number): at for log in logs for link, way, number, at in log.sent}
     awaited: dict[tuple[int, str], list[float]] = {}
     bounds: dict[tuple[int, str], list[float]] = {}
+    early_ns = 0
     for log in logs:
         for link, way, number, posted, landed in log.received:
             if (link, way, number) not in handed:
                 continue
             sent = handed[link, way, number]
+            early_ns = max(early_ns, sent - landed)
             times = awaited if posted <= sent else bounds
             times.setdefault((link, way), []).append(max(0, landed - sent) / 1e6)
+    if early_ns > _CLOCKS_DIFFER_NS:
+        warnings.warn(
+            f"clocks of two ranks differ by at least {early_ns / 1e6:.0f} ms: "
+            "what is late by less may not be seen",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     result = np.full((links, len(WAYS)), math.nan)
     for link in range(links):
         for column, way in enumerate(WAYS):

@@ -9,7 +9,7 @@ from typing import Self
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from pipesim.runtime.ends import Receiver, Sender
-from pipesim.runtime.lanes import Lane, open_lanes
+from pipesim.runtime.lanes import MOST_DEPTH, Lane, open_lanes
 from pipesim.runtime.rerouting import Rerouted, Way
 
 __all__ = ["DelegatedWays"]
@@ -91,7 +91,10 @@ class DelegatedWays:
 
 
 def _lane(rerouted: Rerouted, way: Way, delegates: int) -> Lane:
-    """Return a lane with room for all messages of a step, so that nobody waits for a slot."""
+    """Return a lane with room for all messages of a step, so that nobody waits for a slot.
+
+    Beyond what delegates can have, who sends waits for who receives.
+    """
     link, _ = way
     sender, receiver = rerouted.ends(way)
     tensors = 1
@@ -102,7 +105,7 @@ def _lane(rerouted: Rerouted, way: Way, delegates: int) -> Lane:
             tensors = len(stage.args_recv_info[0])
     is_here = rerouted.stages[0].group_rank == receiver
     slot_bytes = _largest(rerouted, way) if is_here else None
-    slots = rerouted.schedule._n_microbatches * tensors
+    slots = min(rerouted.schedule._n_microbatches * tensors, delegates * MOST_DEPTH)
     return Lane(_name(way), sender, receiver, delegates, slots, slot_bytes)
 
 

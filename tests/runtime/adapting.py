@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -119,9 +120,77 @@ def _adapt(pipeline: Pipeline, planner: Any) -> dict[str, Any]:
     }
 
 
+def twice(pipeline: Pipeline, plans: dict[str, list[str]]) -> dict[str, Any]:
+    """Enter again what was left."""
+    from pipesim.runtime.adaptive import Adaptive
+
+    planner = WhereLate(plans) if pipeline.rank == 0 else None
+    adaptive = Adaptive(pipeline.schedule, planner)
+    errors, swapped, told = [], [], []
+    for _ in range(2):
+        with adaptive:
+            pipeline.runs = adaptive
+            for iteration in range(3):
+                errors.append(pipeline.step(iteration))
+                swapped.append(adaptive.swapped)
+            deadline = time.monotonic() + 60.0
+            while planner and len(planner.told) < 3 and time.monotonic() < deadline:
+                time.sleep(0.001)
+            told.append(len(planner.told) if planner else 3)
+            if planner:
+                planner.told.clear()
+    return {
+        "error": max(errors),
+        "swapped": swapped,
+        "delegated": [],
+        "left": pipeline.left(),
+        "told": told,
+    }
+
+
+def left_by_one(pipeline: Pipeline, plans: dict[str, list[str]]) -> dict[str, Any]:
+    """Rank 0 leaves first."""
+    from pipesim.runtime.adaptive import Adaptive
+    from pipesim.runtime.delegates import PeerError
+
+    said = ""
+    with Adaptive(pipeline.schedule, WhereLate(plans) if pipeline.rank == 0 else None) as adaptive:
+        pipeline.runs = adaptive
+        error = pipeline.step(0)
+        if pipeline.rank:
+            try:
+                pipeline.step(1)
+            except PeerError as gone:
+                said = str(gone)
+    return {
+        "error": error,
+        "swapped": [True],
+        "delegated": [],
+        "left": pipeline.left(),
+        "said": said,
+    }
+
+
+def unlike(pipeline: Pipeline, plans: dict[str, list[str]]) -> dict[str, Any]:
+    """Ranks ask for other links; none can go on."""
+    from pipesim.runtime.adaptive import Adaptive
+
+    said = ""
+    planner = WhereLate(plans) if pipeline.rank == 0 else None
+    try:
+        with Adaptive(pipeline.schedule, planner, links=[pipeline.rank % 2]):
+            pass
+    except ValueError as error:
+        said = str(error)
+    return {"error": 0.0, "swapped": [True], "delegated": [], "left": pipeline.left(), "said": said}
+
+
 CASES: dict[str, Callable[[Pipeline, dict[str, list[str]]], dict[str, Any]]] = {
     "in turn": in_turn,
     "where late": where_late,
+    "twice": twice,
+    "left by one": left_by_one,
+    "unlike": unlike,
 }
 
 

@@ -77,3 +77,17 @@ def test_a_late_link_is_seen_delegated_and_let_go(found: Found) -> None:
     late, last = adapting.LATE[-1], rank["delegated"][-1]
     assert rank["delegated"][late] == [[1, "down"], [1, "up"]]
     assert rank["delegated"][1] == last == []
+
+
+def test_what_was_left_can_be_entered_again(found: Found) -> None:
+    assert [rank["twice"]["told"] for rank in found] == [[3, 3]] * RANKS
+    assert found[0]["twice"]["swapped"][::3] == [True, True]
+
+
+def test_who_goes_on_hears_that_rank_0_has_left(found: Found) -> None:
+    for rank in found[1:]:
+        assert rank["left by one"]["said"] == "rank 0 has left, and plans no iteration 1"
+
+
+def test_ranks_must_agree(found: Found) -> None:
+    assert all("ranks differ in links" in rank["unlike"]["said"] for rank in found)

@@ -16,6 +16,7 @@ from torch.distributed import HashStore  # noqa: E402
 
 from pipesim.runtime.beside import Beside  # noqa: E402
 from pipesim.runtime.board import Board, Word  # noqa: E402
+from pipesim.runtime.delegates import PeerError  # noqa: E402
 from pipesim.runtime.transfers import Log  # noqa: E402
 
 MS = 1_000_000
@@ -92,6 +93,15 @@ def test_boards_of_one_group_do_not_mix() -> None:
     assert [pair[1].hear(0).rows for pair in (first, second)] == [["a"], ["b"]]  # type: ignore[union-attr]
 
 
+def test_all_ranks_hear_that_rank_0_has_left(both: list[Board]) -> None:
+    both[0].say(3, None)
+    both[0].end(4)
+    assert both[1].hear(3) is None
+    for iteration in (4, 5):
+        with pytest.raises(PeerError, match="rank 0 has left"):
+            both[1].hear(iteration)
+
+
 def test_the_first_plan_is_there_at_once(beside: Beside) -> None:
     assert beside.take() == Word(("0F0", "1F0"), frozenset())
     assert beside.take() is None
@@ -130,3 +140,33 @@ def test_an_error_of_the_planner_is_raised_once(both: list[Board], beside: Besid
     with pytest.raises(ValueError, match="no plan helps"):
         beside.take()
     assert beside.take() is None
+
+
+@pytest.mark.parametrize("rows", [None, ("bad",)])
+def test_a_plan_that_cannot_run_is_an_error_of_the_planner(both: list[Board], rows: Any) -> None:
+    def check(word: Word) -> None:
+        if word.rows == ("bad",):
+            raise AssertionError("it cannot run")
+
+    planner = Planned()
+    thread = Beside(planner, both[0].on_a_line_of_its_own(), 1, check)
+    try:
+        thread.take()
+        planner.after = lambda measured_ms: Word(rows, ())  # type: ignore[method-assign]
+        report(both, 0, 1)
+        until(lambda: thread._error is not None)
+        with pytest.raises(TypeError if rows is None else AssertionError):
+            thread.take()
+        assert thread.take() is None
+    finally:
+        thread.close()
+
+
+def test_reports_do_not_pile_up_once_the_planner_has_failed(
+    both: list[Board], beside: Beside, planner: Planned
+) -> None:
+    for iteration in range(4):
+        report(both, iteration, 60)
+    until(lambda: not both[1].complete(3))
+    assert len(planner.told) == 1
+    assert not any(both[1].complete(iteration) for iteration in range(4))

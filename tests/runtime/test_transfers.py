@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +15,7 @@ from pipesim.runtime.transfers import Log, transfer_ms
 MS = 1_000_000
 
 
+@pytest.mark.filterwarnings("ignore:clocks of two ranks")
 @given(
     offset=st.integers(-(10**12), 10**12),
     delay_ms=st.integers(0, 50),
@@ -49,3 +52,14 @@ def test_the_median_counts() -> None:
 
 def test_what_was_received_without_a_sender_says_nothing() -> None:
     assert np.isnan(transfer_ms([Log([], [(0, "down", 0, 0, MS)])], links=1)).all()
+
+
+@pytest.mark.parametrize(("landed", "warns"), [(-50.0, True), (-0.5, False), (20.0, False)])
+def test_clocks_that_differ_are_not_passed_over(landed: float, warns: bool) -> None:
+    sender = Log([(0, "down", 0, 100 * MS)], [])
+    receiver = Log([], [(0, "down", 0, 0, round((100 + landed) * MS))])
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        transfer_ms([sender, receiver], links=1)
+    texts = ["clocks of two ranks differ by at least 50 ms: what is late by less may not be seen"]
+    assert [str(one.message) for one in said] == texts * warns
