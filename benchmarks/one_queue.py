@@ -127,7 +127,7 @@ def main() -> None:
     options = parser.parse_args()
     exchange = options.transport == "exchange"
     over = Exchange() if exchange else Nccl(options.p2p_streams, fused=options.fused)
-    console = Console()
+    console = Console(width=max(100, Console().width))
     plan(Scenario(), "one-queue", over=over)  # compiled, or loaded, before the clock runs
     console.print(worked_example(over))
     rows = defaultdict(list)

@@ -197,7 +197,7 @@ def _report(options: argparse.Namespace, ranks: list[list[Ran]], noted: Any) -> 
     told_ms, plans, planning_ms = noted
     base_ms = float(np.median(np.array(told_ms[1:LEAD])))
     rows = list(_rows(options, ranks, plans, base_ms))
-    console = Console()
+    console = Console(width=max(100, Console().width))
     console.print(f"{STAGES} × {MICROBATCHES}, operators of 10 ms, messages of {base_ms:.2f} ms\n")
     table = Table("iteration", "late", "measured ms", "predicted ms", "error", "plan", "delegated")
     for iteration, row in enumerate(rows):

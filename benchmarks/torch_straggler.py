@@ -108,7 +108,7 @@ def main() -> None:
             f"{100 * (measured_ms / predicted_ms - 1):+.1f} %",
             f"{max(one.error for ranks in seen for one in ranks):.1e}",
         )
-    console = Console()
+    console = Console(width=max(100, Console().width))
     console.print(table)
     console.print(
         f"A message costs {costs_ms[0]:.2f} ms over gloo and {costs_ms[1]:.2f} ms by delegates. "
