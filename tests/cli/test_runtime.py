@@ -192,6 +192,19 @@ def test_a_budget_counts_what_messages_cost() -> None:
     assert json.loads(there)["plan"]["iteration_ms"] == expected
 
 
+@pytest.mark.parametrize("command", ["simulate", "explain"])
+def test_a_plan_for_another_runtime_is_not_run_without_a_word(command: str) -> None:
+    told = [command, "plan.json", *SLOW]
+    made(*SLOW, "--planner", "zerobubble", "--runtime", "torch")
+    said = "this plan was made for stock torch: --runtime torch runs it as that does\n"
+    for elsewhere in ([], ["--runtime", "megatron"]):
+        assert invoke(*told, *elsewhere).stderr == said
+    for quietly in (["--runtime", "torch"], ["--quiet"]):
+        assert invoke(*told, *quietly).stderr == ""
+    made(*SLOW, "--planner", "zerobubble")
+    assert invoke(*told).stderr == ""
+
+
 # -- exporting ---------------------------------------------------------------------------
 
 
