@@ -194,7 +194,9 @@ def _communicate(
         handles["recv_next"] = ends.recv_next.irecv(from_next.detach())
         recv_next = False
     requests: Any = None
-    if tensor_send_next is not None or tensor_send_prev is not None or recv_prev or recv_next:
+    sends = tensor_send_next is not None or tensor_send_prev is not None
+    # With nothing left it still says how its release gives requests back: as a dict or a list.
+    if sends or recv_prev or recv_next or not wait_on_reqs:
         owned_prev, owned_next, requests = own(
             tensor_send_next=tensor_send_next,
             tensor_send_prev=tensor_send_prev,
