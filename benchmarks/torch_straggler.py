@@ -109,7 +109,7 @@ def main() -> None:
     console.print(table)
     console.print(
         f"A message costs {costs_ms[0]:.2f} ms over gloo and {costs_ms[1]:.2f} ms by delegates. "
-        f"No order can be shorter than {_bound_ms(late, costs_ms[0]):.1f} ms under torch's rules. "
+        f"No order is predicted below {_bound_ms(late, costs_ms[0]):.1f} ms under torch's rules. "
         f"Load: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores."
     )
 
