@@ -155,7 +155,8 @@ def _misfit(scenario: Scenario, schedule: Schedule, runtime: Target, over: Trans
     if found is None:
         return []
     whose = TARGETS.get(schedule.assumed.runtime or "", IDEAL).title
-    there = f"{milliseconds(found.there_ms)} there instead of {milliseconds(found.meant_ms)}"
+    there, meant = milliseconds(found.there_ms), milliseconds(found.meant_ms)
+    there = f"{there} there" if there == meant else f"{there} there instead of {meant}"
     if found.there_peak > found.meant_peak:
         there += (
             f", holding up to {found.there_peak:g} activations instead of {found.meant_peak:g} on "
@@ -164,7 +165,7 @@ def _misfit(scenario: Scenario, schedule: Schedule, runtime: Target, over: Trans
     planner = found.planned.planner
     gain = (
         f"{milliseconds(found.planned_ms)} if planned for it (pipesim plan --planner {planner} "
-        f"--runtime {runtime.name})"
+        f"--runtime {runtime.name}, with these delays)"
         if found.planned_ms < found.there_ms
         else f"{planner} has no shorter plan for it"
     )
