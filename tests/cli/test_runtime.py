@@ -221,8 +221,8 @@ def test_export_warns_of_a_plan_for_something_else() -> None:
         "warning: stock torch runs the whole backward of the first stage in W, and this plan was "
         "made for an ideal runtime: it takes 470 ms there instead of 440 ms, holding up to 12 "
         "activations instead of 9.5 on device 0, and 410 ms if planned for it (pipesim plan "
-        "--planner zerobubble --runtime torch, with these delays); predicted over ideal for 4 stages × 12 "
-        "micro-batches · F 10, B 10, W 10 ms · link 0: 20 ms each way"
+        "--planner zerobubble --runtime torch, with these delays); predicted over ideal for "
+        "4 stages × 12 micro-batches · F 10, B 10, W 10 ms · link 0: 20 ms each way"
     )
     assert invoke("export", *told, "--quiet").stderr == ""
     assert invoke("export", *told, "--runtime", "ideal").stderr == "wrote out.csv\n"
