@@ -69,7 +69,7 @@ def test_it_trains_as_before(
         for seed in range(3):
             with delegated_p2p(
                 through, links, tensor_shape=SHAPE, config=config, group=group, store=store,
-                directions=directions, delegates=delegates,
+                directions=directions, delegates=delegates, device="cpu",
             ):  # fmt: skip
                 stage.layer.zero_grad()
                 stage.train(*data(seed))
@@ -92,7 +92,7 @@ def test_handles_are_those_that_were_asked_for() -> None:
 
     def rank(number: int) -> None:
         through = P2PCommunicator(Group(number), Config(), wire)
-        with delegated_p2p(through, [1, RANKS - 1], tensor_shape=SHAPE, store=store):
+        with delegated_p2p(through, [1, RANKS - 1], tensor_shape=SHAPE, store=store, device="cpu"):
             sent = torch.full(SHAPE, float(number), dtype=torch.float64)
             above, below, requests = through.call(
                 tensor_send_next=sent, tensor_send_prev=sent, recv_prev=True, recv_next=True,
@@ -116,6 +116,8 @@ def test_handles_are_those_that_were_asked_for() -> None:
         ([4], {}, {}, "no link 4: 4 ranks have links 0 to 3"),
         ([0], {}, {"directions": ["left"]}, "no direction 'left': there are down and up"),
         ([0], {"variable_seq_lengths": True}, {}, "variable_seq_lengths"),
+        ([0], {"mtp_standalone": True}, {}, "mtp_standalone"),
+        ([0], {"use_ring_exchange_p2p": True}, {}, "by all ranks or by none"),
         ([0], {"pipeline_dtype": None}, {}, "the config says no pipeline_dtype"),
         ([0], {}, {"group": [Group(0), Group(1)]}, "this rank is in several pipelines"),
     ],
