@@ -26,10 +26,9 @@ know are given::
     ):
         ...
 
-It is written for ``megatron.core`` 0.10 to 0.13 (module) and 0.14 (class); before 0.10, for
-pipelines without ``overlap_p2p_comm``. It is tested with stand-ins that have their signatures, and
-with their own ``p2p_communication`` where that is installed, over gloo on CPUs; not with
-Megatron-LM's schedules, nor on GPUs.
+It is written for ``megatron.core`` 0.9 to 0.13 (module) and 0.14 (class). It is tested with
+stand-ins that have their signatures, and with their own ``p2p_communication`` where that is
+installed, over gloo on CPUs; not with Megatron-LM's schedules, nor on GPUs.
 """
 
 from __future__ import annotations
@@ -216,7 +215,8 @@ def _communicate(
         handles["recv_next"] = ends.recv_next.irecv(from_next.detach())
         recv_next = False
     requests: Any = None
-    if tensor_send_next is not None or tensor_send_prev is not None or recv_prev or recv_next:
+    sends = tensor_send_next is not None or tensor_send_prev is not None
+    if sends or recv_prev or recv_next or not wait_on_reqs:  # a list, or a dict: as its own
         owned_prev, owned_next, requests = own(
             tensor_send_next=tensor_send_next,
             tensor_send_prev=tensor_send_prev,

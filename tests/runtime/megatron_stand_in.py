@@ -119,16 +119,17 @@ class P2PCommunicator:
 
 
 def module(group: Group, config: Config, wire: Wire) -> SimpleNamespace:
-    """The module of older releases: functions that are told the config."""
+    """The module of older releases: functions that are told the config; requests are a list."""
 
     def _communicate(
         *, tensor_send_next: Any, tensor_send_prev: Any, recv_prev: bool, recv_next: bool,
         tensor_shape: Any, config: Config, wait_on_reqs: bool = True,
     ) -> tuple[Any, Any, Any]:  # fmt: skip
-        return communicate(
+        above, below, requests = communicate(
             wire, group.rank(), tensor_send_next, tensor_send_prev, recv_prev, recv_next,
             tensor_shape, config, wait_on_reqs,
         )  # fmt: skip
+        return above, below, list(requests.values())
 
     names = SimpleNamespace(_communicate=_communicate)
 

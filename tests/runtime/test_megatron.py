@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 from collections import Counter
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +17,8 @@ torch = pytest.importorskip("torch")
 from torch.distributed import HashStore  # noqa: E402
 
 from pipesim.runtime import delegated_p2p  # noqa: E402
+from tests import ROOT  # noqa: E402
+from tests.processes import Background  # noqa: E402
 from tests.runtime.megatron_stand_in import (  # noqa: E402
     MICROBATCHES,
     RANKS,
@@ -86,20 +93,29 @@ def test_it_trains_as_before(
             assert carried[way] == (0 if delegated else 3 * MICROBATCHES), way
 
 
-def test_handles_are_those_that_were_asked_for() -> None:
+@pytest.mark.parametrize("release", ["class", "module"])
+def test_handles_are_those_that_were_asked_for(release: str) -> None:
     """With overlap, one waits for each message when it is needed; the last link closes the ring."""
     wire, store = Wire(), HashStore()
 
     def rank(number: int) -> None:
-        through = P2PCommunicator(Group(number), Config(), wire)
-        with delegated_p2p(through, [1, RANKS - 1], tensor_shape=SHAPE, store=store, device="cpu"):
+        group, config = Group(number), Config()
+        made: Any = P2PCommunicator if release == "class" else module
+        through = made(group, config, wire)
+        with delegated_p2p(
+            through, [0, 1, RANKS - 1], tensor_shape=SHAPE, config=config, group=group,
+            store=store, device="cpu",
+        ):  # fmt: skip
             sent = torch.full(SHAPE, float(number), dtype=torch.float64)
             above, below, requests = through.call(
                 tensor_send_next=sent, tensor_send_prev=sent, recv_prev=True, recv_next=True,
                 wait_on_reqs=False,
             )  # fmt: skip
-            assert set(requests) == {"send_next", "send_prev", "recv_prev", "recv_next"}
-            for request in requests.values():
+            if release == "class":
+                assert set(requests) == {"send_next", "send_prev", "recv_prev", "recv_next"}
+                requests = list(requests.values())
+            assert len(requests) == 4
+            for request in requests:
                 request.wait()
             assert (above == (number - 1) % RANKS).all()
             assert (below == (number + 1) % RANKS).all()
@@ -107,7 +123,7 @@ def test_handles_are_those_that_were_asked_for() -> None:
             assert above.is_leaf
 
     at_once(rank)
-    assert {way for way in wire.carried if 1 in way} == {(0, 1), (1, 0)}
+    assert set(wire.carried) == {(2, 3), (3, 2)}
 
 
 @pytest.mark.parametrize(
@@ -132,3 +148,27 @@ def test_what_it_cannot_do_is_said(
     ):
         raise AssertionError
     assert "_communicate" not in vars(through)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("whose", ["stand-in", "own"])
+def test_ranks_that_are_processes_train_as_before(whose: str, tmp_path: Path) -> None:
+    """Over a process group's own store; with the calls of Megatron's own release, if installed."""
+    if whose == "own" and find_spec("megatron") is None:
+        pytest.skip("needs megatron-core")
+    command = [sys.executable, "-m", "tests.runtime.megatron_ranks", str(tmp_path)]
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    env = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": path}
+    if whose == "own":
+        command.append("own")
+    with Background(tmp_path / "run", *command, env=env) as run:
+        run.ended()
+        assert run.process.returncode == 0, run.said[-4000:]
+    found = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(RANKS)]
+    assert max(rank["error"] for rank in found) < 1e-9
+    assert [rank["delegates"] for rank in found] == [[1, 4], [1, 8], [0, 8], [0, 4]]
+    assert all(rank["overlapped"] and rank["as_before"] for rank in found)
+    kind = found[0]["requests"]
+    assert kind in (["recv_prev", "send_next"], 2)  # a dict, or before 0.10 a list
+    assert all(rank["requests"] == kind for rank in found)
+    assert [rank["left"] for rank in found] == [[]] * RANKS
