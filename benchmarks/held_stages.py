@@ -73,27 +73,38 @@ class Block(torch.nn.Module):
         return torch.nn.functional.linear(x, weight, self.second.bias)
 
 
-def _start_ns(spans: list[Span]) -> int:
-    """Return when an operator begins: where it had not to wait, when the one before it ended.
+def held(stage: PipelineStage, came_ns: Callable[[], int] | None = None) -> list[Span]:
+    """Make a stage's operators last as long as they owe; return the list of their spans to come.
 
-    So what torch itself does between the two is a part of it, as in any measured operator.
+    An operator begins when the one before it has ended and its message has come: what torch itself
+    does until then is a part of it, as in any measured operator.
+
+    Parameters
+    ----------
+    came_ns : callable, optional
+        When the last message came that was waited for. If nobody knows, an operator begins with
+        the end of the one before if torch calls it within a millisecond.
     """
-    now_ns = time.monotonic_ns()
-    ended_ns = spans[-1].end_ns if spans else 0
-    return ended_ns if now_ns - ended_ns < NS_PER_MS else now_ns
-
-
-def held(stage: PipelineStage) -> list[Span]:
-    """Make a stage's operators last as long as they owe; return the list of their spans to come."""
     spans: list[Span] = []
 
+    def start_ns() -> int:
+        now_ns = time.monotonic_ns()
+        if not spans:
+            return now_ns
+        ended_ns = spans[-1].end_ns
+        if came_ns is not None:
+            return max(ended_ns, came_ns())
+        return ended_ns if now_ns - ended_ns < NS_PER_MS else now_ns
+
     def hold(own: Callable[..., Any], kind: str | None, *args: Any, **kwargs: Any) -> Any:
-        start_ns, stage.submod.debt.ms = _start_ns(spans), 0.0
+        began_ns, stage.submod.debt.ms = start_ns(), 0.0
         result = own(*args, **kwargs)
-        end_ns = start_ns + round(stage.submod.debt.ms * NS_PER_MS)
-        while (left_ns := end_ns - time.monotonic_ns()) > 0:
+        due_ns = began_ns + round(stage.submod.debt.ms * NS_PER_MS)
+        done_ns = time.monotonic_ns()
+        while (left_ns := due_ns - time.monotonic_ns()) > 0:
             time.sleep(left_ns / 1e9)
-        spans.append(Span(kind or args[0], start_ns, time.monotonic_ns()))
+        # A sleep that lasts too long is none of the operator's time: the next one begins when due.
+        spans.append(Span(kind or args[0], began_ns, max(due_ns, done_ns)))
         return result
 
     # What a stage calls once it has what it needs. The first stage calls nothing for its I.

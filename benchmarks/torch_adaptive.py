@@ -130,7 +130,6 @@ def _train(rank: int, options: argparse.Namespace, planner: Noted | None) -> lis
     torch.manual_seed(0)
     blocks = [Block(10.0, 10.0, 10.0) for _ in range(STAGES)]
     stage = PipelineStage(blocks[rank], rank, STAGES, torch.device("cpu"))
-    spans = held(stage)
     loss = torch.nn.functional.mse_loss
     schedule = _PipelineScheduleRuntime([stage], MICROBATCHES, loss_fn=loss)
     generator = torch.Generator().manual_seed(1)
@@ -145,6 +144,8 @@ def _train(rank: int, options: argparse.Namespace, planner: Noted | None) -> lis
 
     seen = []
     with Adaptive(schedule, planner, through=through) as adaptive:
+        rerouted = adaptive._rerouted
+        spans = held(stage, lambda: rerouted.landed[-1].ns if rerouted.landed else 0)
         for iteration in range(LEAD + 2 * SPELL * len(options.links)):
             lateness = _late_ms(options, iteration)
             for link, carrier in carriers:

@@ -14,17 +14,15 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from bisect import bisect
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from held_stages import NS_PER_MS, WIDTH, Block, held
+from held_stages import NS_PER_MS, WIDTH, Block, Span, held
 from rich.console import Console
 from rich.table import Table
 from torch.distributed.pipelining import PipelineStage
@@ -59,8 +57,7 @@ class Run(NamedTuple):
 class Seen(NamedTuple):
     """What a rank saw of an iteration."""
 
-    start_ns: int
-    end_ns: int
+    spans: list[Span]
     error: float
     sent: list[Message]
     landed: list[Message]
@@ -112,7 +109,7 @@ def main() -> None:
     console.print(table)
     console.print(
         f"A message costs {costs_ms[0]:.2f} ms over gloo and {costs_ms[1]:.2f} ms by delegates. "
-        f"No order can be shorter than {_bound_ms(late, costs_ms[0]):.1f} ms under torch's rules. "
+        f"No order is predicted below {_bound_ms(late, costs_ms[0]):.1f} ms under torch's rules. "
         f"Load: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores."
     )
 
@@ -183,42 +180,38 @@ def _train(rank: int, folder: Path, run: Run, iterations: int) -> list[Seen]:
     loss(torch.nn.Sequential(*blocks)(data), wanted).backward()
     right = [value.grad for value in blocks[rank].parameters()]
     stage = PipelineStage(blocks[rank], rank, STAGES, torch.device("cpu"))
-    spans = held(stage)
     schedule = _PipelineScheduleRuntime([stage], MICROBATCHES, loss_fn=loss)
     schedule._load_csv(str(folder / run.file), format="compute_only")
     inputs = [data] if rank == 0 else []
     target = wanted if rank == STAGES - 1 else None
     seen = []
-    carrying = delegated(schedule, [LINK]) if run.by_delegates else _directly(schedule, rank)
-    with carrying as rerouted:
+    carried = delegated(schedule, [LINK]) if run.by_delegates else Rerouted(schedule)
+    with carried as rerouted:
+        spans = held(stage, lambda: rerouted.landed[-1].ns if rerouted.landed else 0)
         for iteration in range(iterations):
             if iteration == 1:  # delegates have started
-                for way, carrier in rerouted.sending.items():
-                    rerouted.sending[way] = Late(carrier, run.late_ms)
+                _carry(rerouted, rank, run.late_ms)
             spans.clear()
             stage.submod.zero_grad()
             dist.barrier()
             schedule.step(*inputs, target=target)
             ours = [value.grad for value in stage.submod.parameters()]
-            start_ns = min(span.start_ns for span in spans)
-            end_ns = max(span.end_ns for span in spans)
             logs = list(rerouted.sent), list(rerouted.landed)
-            seen.append(Seen(start_ns, end_ns, _error(ours, right), *logs))
+            seen.append(Seen(list(spans), _error(ours, right), *logs))
     return seen
 
 
-@contextmanager
-def _directly(schedule: Any, rank: int) -> Iterator[Rerouted]:
-    """The link's messages as torch sends them, but told when."""
-    with Rerouted(schedule) as rerouted:
+def _carry(rerouted: Rerouted, rank: int, late_ms: float) -> None:
+    """Send what delegates do not as torch does, but told when; and make the link late."""
+    for link in range(STAGES - 1):
         for direction in DIRECTIONS:
-            sender, receiver = rerouted.ends((LINK, direction))
-            through = partial(Direct, None, tag=1 + DIRECTIONS.index(direction))
+            way, tag = (link, direction), 1 + 2 * link + DIRECTIONS.index(direction)
+            sender, receiver = rerouted.ends(way)
             if rank == sender:
-                rerouted.sending[LINK, direction] = through(receiver)
+                carrier = rerouted.sending.get(way, Direct(None, receiver, tag))
+                rerouted.sending[way] = Late(carrier, late_ms) if link == LINK else carrier
             if rank == receiver:
-                rerouted.receiving[LINK, direction] = through(sender)
-        yield rerouted
+                rerouted.receiving.setdefault(way, Direct(None, sender, tag))
 
 
 # -- what was seen --------------------------------------------------------------------------
@@ -233,25 +226,27 @@ def _error(ours: list[Any], right: list[Any]) -> float:
 def _iteration_ms(seen: list[list[Seen]]) -> list[float]:
     """Return how long each iteration took, from the first operator of all ranks to the last."""
     return [
-        (max(one.end_ns for one in ranks) - min(one.start_ns for one in ranks)) / NS_PER_MS
-        for ranks in seen
+        (max(span.end_ns for span in spans) - min(span.start_ns for span in spans)) / NS_PER_MS
+        for spans in ([span for one in ranks for span in one.spans] for ranks in seen)
     ]
 
 
 def _message_ms(seen: list[list[Seen]]) -> float:
-    """Return what a message over the link takes, as a median of iterations and directions."""
+    """Return what a message over the link takes, as a median of iterations and directions.
+
+    From the end of its operator, which is before torch hands it over, until it has landed.
+    """
     times_ms = []
     for ranks in seen:
-        logs = [
-            Log(
-                [(one.link, one.direction, one.microbatch, one.ns) for one in rank.sent],
-                [
-                    (one.link, one.direction, one.microbatch, one.posted_ns, one.ns)
-                    for one in rank.landed
-                ],
-            )
-            for rank in ranks
-        ]
+        logs = []
+        for one in ranks:
+            ends_ns = [span.end_ns for span in one.spans]
+            sent = [
+                (m.link, m.direction, m.microbatch, ends_ns[bisect(ends_ns, m.ns) - 1])
+                for m in one.sent
+            ]
+            landed = [(m.link, m.direction, m.microbatch, m.posted_ns, m.ns) for m in one.landed]
+            logs.append(Log(sent, landed))
         times_ms.append(transfer_ms(logs, STAGES - 1)[LINK])
     return float(np.median(times_ms))
 

@@ -20,9 +20,10 @@ from pipesim.cli.options import (
     TransportOptions,
     engine_named,
     head,
+    made_for_another,
     plan_from,
 )
-from pipesim.cli.output import Column, Outputs, progress, show, show_json, show_rows
+from pipesim.cli.output import Column, Outputs, note, progress, show, show_json, show_rows
 from pipesim.documents.words import titled
 from pipesim.errors import ScenarioError
 from pipesim.explain.attribution import attribute
@@ -135,6 +136,8 @@ def explain(
             name = f"{schedule.planner or 'plan'} over {transport}"
             show(*head(what, 0.0, cluster, runtime=planning.target), name, "")
         _show(found, quiet)
+    for text in made_for_another(schedule, planning.target):
+        note(text, quiet=quiet)
     outputs.written(quiet=quiet)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from typer import Option
 
-from pipesim.actions import Upkeep, ends_of
+from pipesim.actions import Batch, Upkeep, ends_of
 from pipesim.cli.options import PlanOptions, Quiet, ScenarioOptions, TransportOptions
 from pipesim.cli.output import Outputs, note, progress
 from pipesim.documents.words import described
@@ -24,7 +24,7 @@ from pipesim.scenario import Scenario
 from pipesim.schedule import Schedule
 from pipesim.studies.retargeting import assumed_delays, retargeted
 from pipesim.target import IDEAL, TARGETS, Target
-from pipesim.text import listed, milliseconds
+from pipesim.text import counted, listed, milliseconds
 from pipesim.timeline import Timeline
 from pipesim.transport import Transport
 
@@ -79,6 +79,15 @@ def _left_out(schedule: Schedule) -> str:
     return f"left out: {parts}; torch adds its own (torch-csv-comms keeps the plan's)"
 
 
+def _taken_apart(schedule: Schedule) -> str:
+    """Say how many batches of a plan a file with sends and receives cannot hold; empty if none."""
+    many = sum(isinstance(action, Batch) for row in schedule.actions or () for action in row)
+    if not many:
+        return ""
+    batches = counted(many, "batch")
+    return f"taken apart: {batches}; torch launches each message alone (--runtime torch plans so)"
+
+
 def _complete(incomplete: str) -> list[str]:
     return [name for name in FORMATS if name.startswith(incomplete)]
 
@@ -128,8 +137,9 @@ def export(
                     given = assumed_delays(schedule, given)
                 notes = _misfit(given, schedule, runtime, transport)
             OF_THE_PLAN[form](schedule, output)
-    if form == "torch-csv" and (left_out := _left_out(schedule)):
-        notes.insert(0, left_out)
+    lost = {"torch-csv": _left_out, "torch-csv-comms": _taken_apart}
+    if form in lost and (text := lost[form](schedule)):
+        notes.insert(0, text)
     for text in notes:
         note(text, quiet=quiet)
     outputs.written(quiet=quiet)

@@ -18,8 +18,9 @@ from pipesim.cli.options import (
     TransportOptions,
     engine_named,
     head,
+    made_for_another,
 )
-from pipesim.cli.output import Column, Outputs, progress, show, show_json, show_rows
+from pipesim.cli.output import Column, Outputs, note, progress, show, show_json, show_rows
 from pipesim.documents.words import titled
 from pipesim.engine import Engine, Runs
 from pipesim.errors import ScenarioError
@@ -99,6 +100,8 @@ def simulate(
         if not quiet:
             show(*head(what, over.message_cost_ms, cluster, runtime=runtime), name, "")
         _show(transport, timeline)
+    for text in made_for_another(schedule, runtime):
+        note(text, quiet=quiet)
     outputs.written(quiet=quiet)
 
 

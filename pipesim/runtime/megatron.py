@@ -216,7 +216,8 @@ def _communicate(
         recv_next = False
     requests: Any = None
     sends = tensor_send_next is not None or tensor_send_prev is not None
-    if sends or recv_prev or recv_next or not wait_on_reqs:  # a list, or a dict: as its own
+    # With nothing left it still says how its release gives requests back: as a dict or a list.
+    if sends or recv_prev or recv_next or not wait_on_reqs:
         owned_prev, owned_next, requests = own(
             tensor_send_next=tensor_send_next,
             tensor_send_prev=tensor_send_prev,

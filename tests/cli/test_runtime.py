@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from pipesim import compare, evaluate, plan, simulate
-from pipesim.documents.plan_json import load_plan
+from pipesim.actions import parse_action
+from pipesim.documents.plan_json import load_plan, save_plan
 from pipesim.explain.attribution import attribute
 from pipesim.formats.torch_csv import load_torch_csv
 from pipesim.scenario import Scenario
+from pipesim.schedule import Schedule
 from pipesim.studies.advice import advised
 from pipesim.target import Target, target
 from pipesim.transport import Delegated, Ideal, Nccl
@@ -192,6 +194,19 @@ def test_a_budget_counts_what_messages_cost() -> None:
     assert json.loads(there)["plan"]["iteration_ms"] == expected
 
 
+@pytest.mark.parametrize("command", ["simulate", "explain"])
+def test_a_plan_for_another_runtime_is_not_run_without_a_word(command: str) -> None:
+    told = [command, "plan.json", *SLOW]
+    made(*SLOW, "--planner", "zerobubble", "--runtime", "torch")
+    said = "this plan was made for stock torch: --runtime torch runs it as that does\n"
+    for elsewhere in ([], ["--runtime", "megatron"]):
+        assert invoke(*told, *elsewhere).stderr == said
+    for quietly in (["--runtime", "torch"], ["--quiet"]):
+        assert invoke(*told, *quietly).stderr == ""
+    made(*SLOW, "--planner", "zerobubble")
+    assert invoke(*told).stderr == ""
+
+
 # -- exporting ---------------------------------------------------------------------------
 
 
@@ -224,6 +239,19 @@ def test_it_has_nothing_to_warn_of(args: list[str]) -> None:
     made(*SLOW, *args)
     result = invoke("export", "plan.json", "--format", "torch-csv", "-o", "out.csv")
     assert (result.exit_code, result.output) == (0, "wrote out.csv\n")
+
+
+def test_export_says_that_torch_has_no_batches() -> None:
+    """A fused first stage runs everywhere as planned, so nothing else warns of this plan."""
+    first = ["0F0", "0F1", "(0SEND_F0;0SEND_F1)BATCH", "0RECV_B0", "0BW0", "0RECV_B1", "0BW1"]
+    last = ["1RECV_F0", "1F0", "1RECV_F1", "1F1", "1BW0", "1SEND_B0", "1BW1", "1SEND_B1"]
+    rows = [list(map(parse_action, row)) for row in (first, last)]
+    save_plan(Schedule.of_actions(rows, (0, 1), 2), "plan.json")
+    told = ["export", "plan.json", "--format", "torch-csv-comms", "-o", "out.csv"]
+    assert invoke(*told).stderr == (
+        "taken apart: 1 batch; torch launches each message alone (--runtime torch plans so)\n"
+        "wrote out.csv\n"
+    )
 
 
 def test_export_plans_for_torch() -> None:

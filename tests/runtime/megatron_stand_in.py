@@ -119,7 +119,7 @@ class P2PCommunicator:
 
 
 def module(group: Group, config: Config, wire: Wire) -> SimpleNamespace:
-    """The module of older releases: functions that are told the config; requests are a list."""
+    """The module of older releases: functions that are told the config, and list requests."""
 
     def _communicate(
         *, tensor_send_next: Any, tensor_send_prev: Any, recv_prev: bool, recv_next: bool,

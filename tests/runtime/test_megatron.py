@@ -94,7 +94,8 @@ def test_it_trains_as_before(
 
 
 @pytest.mark.parametrize("release", ["class", "module"])
-def test_handles_are_those_that_were_asked_for(release: str) -> None:
+@pytest.mark.parametrize("links", [[1, RANKS - 1], list(range(RANKS))])
+def test_handles_are_those_that_were_asked_for(release: str, links: list[int]) -> None:
     """With overlap, one waits for each message when it is needed; the last link closes the ring."""
     wire, store = Wire(), HashStore()
 
@@ -103,8 +104,8 @@ def test_handles_are_those_that_were_asked_for(release: str) -> None:
         made: Any = P2PCommunicator if release == "class" else module
         through = made(group, config, wire)
         with delegated_p2p(
-            through, [0, 1, RANKS - 1], tensor_shape=SHAPE, config=config, group=group,
-            store=store, device="cpu",
+            through, links, tensor_shape=SHAPE, config=config, group=group, store=store,
+            device="cpu",
         ):  # fmt: skip
             sent = torch.full(SHAPE, float(number), dtype=torch.float64)
             above, below, requests = through.call(
@@ -123,7 +124,8 @@ def test_handles_are_those_that_were_asked_for(release: str) -> None:
             assert above.is_leaf
 
     at_once(rank)
-    assert set(wire.carried) == {(2, 3), (3, 2)}
+    kept = [(link, (link + 1) % RANKS) for link in range(RANKS) if link not in links]
+    assert set(wire.carried) == {way for ends in kept for way in (ends, ends[::-1])}
 
 
 @pytest.mark.parametrize(

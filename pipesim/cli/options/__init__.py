@@ -9,7 +9,7 @@ from pipesim.cli.options.plan import (
     complete_planner,
 )
 from pipesim.cli.options.plan_file import plan_from
-from pipesim.cli.options.runtime import RuntimeName, runtime_named
+from pipesim.cli.options.runtime import RuntimeName, made_for_another, runtime_named
 from pipesim.cli.options.scenario import ScenarioOptions
 from pipesim.cli.options.shared import (
     EngineName,
@@ -42,6 +42,7 @@ __all__ = [
     "complete_planner",
     "engine_named",
     "head",
+    "made_for_another",
     "message_cost_ms",
     "one_starting",
     "parsed",

@@ -7,9 +7,10 @@ from typing import Annotated
 from typer import Option
 
 from pipesim.cli.options.shared import one_starting, parsed
-from pipesim.target import TARGETS, Target, target
+from pipesim.schedule import Schedule
+from pipesim.target import IDEAL, TARGETS, Target, target
 
-__all__ = ["RuntimeName", "runtime_named"]
+__all__ = ["RuntimeName", "made_for_another", "runtime_named"]
 
 RuntimeName = Annotated[
     str | None,
@@ -35,3 +36,14 @@ def runtime_named(text: str | None) -> Target | None:
         There is no such runtime.
     """
     return None if text is None else parsed("--runtime", target, text)
+
+
+def made_for_another(schedule: Schedule, runtime: Target | None) -> list[str]:
+    """Say, if so, that a plan was made for operators that do something else than they do here.
+
+    Nothing is said of a plan that names no runtime: what was asked for says enough.
+    """
+    meant = TARGETS.get(schedule.assumed.runtime or "")
+    if meant is None or (runtime or IDEAL).runs_as_planned(schedule):
+        return []
+    return [f"this plan was made for {meant.title}: --runtime {meant.name} runs it as that does"]
