@@ -11,10 +11,24 @@ All that Megatron-LM sends between stages goes through one function, ``_communic
     shape = (sequence_length, micro_batch_size, hidden_size)  # of a message
     with delegated_p2p(communicator, links=[0], tensor_shape=shape):
         for _ in range(iterations):
-            forward_backward_func(..., p2p_communicator=communicator)
+            forward_backward_func(..., p2p_communicator=communicator, grad_finalize_pgs=groups)
 
-Tested with a stand-in that has the signatures of ``megatron.core`` 0.9 (module) and 0.14 (class),
-not with Megatron-LM itself.
+Megatron's schedules make a communicator of their own in each call unless they are given both
+``p2p_communicator`` and its process groups. Of older releases, the module and what it does not
+know are given::
+
+    from megatron.core import parallel_state
+    from megatron.core.pipeline_parallel import p2p_communication
+
+    group = parallel_state.get_pipeline_model_parallel_group()
+    with delegated_p2p(
+        p2p_communication, links=[0], tensor_shape=shape, config=config, group=group
+    ):
+        ...
+
+It is written for ``megatron.core`` 0.9 to 0.13 (module) and 0.14 (class). It is tested with
+stand-ins that have their signatures, and with their own ``p2p_communication`` where that is
+installed, over gloo on CPUs; not with Megatron-LM's schedules, nor on GPUs.
 """
 
 from __future__ import annotations
@@ -58,6 +72,7 @@ def delegated_p2p(
     directions: Iterable[Direction] = DIRECTIONS,
     delegates: int = 1,
     slots: int = 16,
+    device: torch.device | str | None = None,
 ) -> Iterator[None]:
     """Let delegates carry the messages of some links of Megatron-LM's pipeline.
 
@@ -84,12 +99,14 @@ def delegated_p2p(
         Processes at each end of each link and direction.
     slots : int
         Messages that may be under way at each end; who sends beyond that waits.
+    device : torch.device or str, optional
+        Where messages are received; by default on the current GPU, as Megatron does, if any.
 
     Raises
     ------
     ValueError
-        There is no such link or direction, sequences have variable lengths, or a rank is in several
-        pipelines.
+        There is no such link or direction, a rank is in several pipelines, or Megatron would
+        exchange shapes first (sequences of variable lengths) or all messages at once (by ring).
     DelegateError
         From a training step: a delegate or another rank is gone.
     """
@@ -113,7 +130,8 @@ def delegated_p2p(
         )
         own = communication._communicate
         had = vars(communication).get("_communicate")
-        communication._communicate = partial(_communicate, own, ends, config)
+        room = partial(_room, dtype=config.pipeline_dtype, device=device)
+        communication._communicate = partial(_communicate, own, ends, room)
         try:
             yield
         finally:
@@ -126,8 +144,11 @@ def delegated_p2p(
 def _check_config(config: Any, group: Any) -> None:
     if isinstance(group, list):
         raise ValueError("this rank is in several pipelines: delegates know of one")
-    if getattr(config, "variable_seq_lengths", False):
-        raise ValueError("variable_seq_lengths: delegates need to know how large messages are")
+    for name in "variable_seq_lengths", "mtp_standalone":  # not all releases have both
+        if getattr(config, name, False):
+            raise ValueError(f"{name}: delegates need to know how large messages are")
+    if getattr(config, "use_ring_exchange_p2p", False):
+        raise ValueError("use_ring_exchange_p2p: a ring is exchanged by all ranks or by none")
     if config.pipeline_dtype is None:
         raise ValueError("the config says no pipeline_dtype")
 
@@ -165,7 +186,7 @@ def _name(link: int, direction: Direction) -> str:
 def _communicate(
     own: Callable[..., Any],
     ends: _Ends,
-    config: Any,
+    room: Callable[[Sequence[int] | None], Tensor],
     /,
     *,
     tensor_send_next: Tensor | None,
@@ -186,11 +207,11 @@ def _communicate(
         tensor_send_prev = None
     from_prev = from_next = None
     if recv_prev and ends.recv_prev:
-        from_prev = _room(tensor_shape, config)
+        from_prev = room(tensor_shape)
         handles["recv_prev"] = ends.recv_prev.irecv(from_prev.detach())
         recv_prev = False
     if recv_next and ends.recv_next:
-        from_next = _room(tensor_shape, config)
+        from_next = room(tensor_shape)
         handles["recv_next"] = ends.recv_next.irecv(from_next.detach())
         recv_next = False
     requests: Any = None
@@ -217,9 +238,12 @@ def _communicate(
     return from_prev, from_next, {**(requests or {}), **handles}
 
 
-def _room(shape: Sequence[int] | None, config: Any) -> Tensor:
+def _room(
+    shape: Sequence[int] | None, dtype: torch.dtype, device: torch.device | str | None
+) -> Tensor:
     """Return what a message is received into, as Megatron makes it."""
     if shape is None:
         raise RuntimeError("tensor_shape must be specified if something is received")
-    device = torch.cuda.current_device() if torch.cuda.is_available() else "cpu"
-    return torch.empty(tuple(shape), requires_grad=True, device=device, dtype=config.pipeline_dtype)
+    if device is None:
+        device = f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu"
+    return torch.empty(tuple(shape), requires_grad=True, device=device, dtype=dtype)

@@ -21,6 +21,8 @@ RANKS, MICROBATCHES, SHAPE = 4, 6, (3, 2, 5)
 class Config:
     pipeline_dtype: Any = torch.float64
     variable_seq_lengths: bool = False
+    mtp_standalone: bool = False
+    use_ring_exchange_p2p: bool = False
     batch_p2p_comm: bool = False
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 from collections import Counter
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +17,8 @@ torch = pytest.importorskip("torch")
 from torch.distributed import HashStore  # noqa: E402
 
 from pipesim.runtime import delegated_p2p  # noqa: E402
+from tests import ROOT  # noqa: E402
+from tests.processes import Background  # noqa: E402
 from tests.runtime.megatron_stand_in import (  # noqa: E402
     MICROBATCHES,
     RANKS,
@@ -69,7 +76,7 @@ def test_it_trains_as_before(
         for seed in range(3):
             with delegated_p2p(
                 through, links, tensor_shape=SHAPE, config=config, group=group, store=store,
-                directions=directions, delegates=delegates,
+                directions=directions, delegates=delegates, device="cpu",
             ):  # fmt: skip
                 stage.layer.zero_grad()
                 stage.train(*data(seed))
@@ -97,8 +104,9 @@ def test_handles_are_those_that_were_asked_for(release: str, links: list[int]) -
         made: Any = P2PCommunicator if release == "class" else module
         through = made(group, config, wire)
         with delegated_p2p(
-            through, links, tensor_shape=SHAPE, config=config, group=group, store=store
-        ):
+            through, links, tensor_shape=SHAPE, config=config, group=group, store=store,
+            device="cpu",
+        ):  # fmt: skip
             sent = torch.full(SHAPE, float(number), dtype=torch.float64)
             above, below, requests = through.call(
                 tensor_send_next=sent, tensor_send_prev=sent, recv_prev=True, recv_next=True,
@@ -126,6 +134,8 @@ def test_handles_are_those_that_were_asked_for(release: str, links: list[int]) -
         ([4], {}, {}, "no link 4: 4 ranks have links 0 to 3"),
         ([0], {}, {"directions": ["left"]}, "no direction 'left': there are down and up"),
         ([0], {"variable_seq_lengths": True}, {}, "variable_seq_lengths"),
+        ([0], {"mtp_standalone": True}, {}, "mtp_standalone"),
+        ([0], {"use_ring_exchange_p2p": True}, {}, "by all ranks or by none"),
         ([0], {"pipeline_dtype": None}, {}, "the config says no pipeline_dtype"),
         ([0], {}, {"group": [Group(0), Group(1)]}, "this rank is in several pipelines"),
     ],
@@ -140,3 +150,27 @@ def test_what_it_cannot_do_is_said(
     ):
         raise AssertionError
     assert "_communicate" not in vars(through)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("whose", ["stand-in", "own"])
+def test_ranks_that_are_processes_train_as_before(whose: str, tmp_path: Path) -> None:
+    """Over a process group's own store; with the calls of Megatron's own release, if installed."""
+    if whose == "own" and find_spec("megatron") is None:
+        pytest.skip("needs megatron-core")
+    command = [sys.executable, "-m", "tests.runtime.megatron_ranks", str(tmp_path)]
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    env = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": path}
+    if whose == "own":
+        command.append("own")
+    with Background(tmp_path / "run", *command, env=env) as run:
+        run.ended()
+        assert run.process.returncode == 0, run.said[-4000:]
+    found = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(RANKS)]
+    assert max(rank["error"] for rank in found) < 1e-9
+    assert [rank["delegates"] for rank in found] == [[1, 4], [1, 8], [0, 8], [0, 4]]
+    assert all(rank["overlapped"] and rank["as_before"] for rank in found)
+    kind = found[0]["requests"]
+    assert kind in (["recv_prev", "send_next"], 2)  # a dict, or before 0.10 a list
+    assert all(rank["requests"] == kind for rank in found)
+    assert [rank["left"] for rank in found] == [[]] * RANKS
