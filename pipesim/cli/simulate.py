@@ -26,7 +26,7 @@ from pipesim.engine import Engine, Runs
 from pipesim.errors import ScenarioError
 from pipesim.formats.chrome_trace import save_chrome_trace
 from pipesim.formats.timeline_csv import save_timeline_csv
-from pipesim.scenario import Array, Scenario
+from pipesim.scenario import Array
 from pipesim.schedule import Schedule
 from pipesim.text import decimals, fixed, milliseconds
 from pipesim.timeline import Timeline
@@ -120,7 +120,7 @@ def _as_dict(schedule: Schedule, transport: Transport, timeline: Timeline) -> di
         "planner": schedule.planner,
         "transport": transport.name,
         "iteration_ms": timeline.iteration_ms,
-        "lower_bound_ms": _bound_ms(timeline.scenario, transport),
+        "lower_bound_ms": analysis.bound_over_ms(timeline.scenario, transport),
         "bubble_fraction": timeline.bubble_fraction,
         "stage_span_ms": timeline.stage_span_ms,
         "warmup": list(warmup),
@@ -130,10 +130,6 @@ def _as_dict(schedule: Schedule, transport: Transport, timeline: Timeline) -> di
         "peak_activations": _in_micro_batches(timeline, timeline.peak_activations),
         "host_activations": _in_micro_batches(timeline, timeline.peak_host_activations),
     }
-
-
-def _bound_ms(scenario: Scenario, transport: Transport) -> float:
-    return analysis.bound_over_ms(scenario, transport)
 
 
 def _in_micro_batches(timeline: Timeline, activations: Array) -> list[float]:
@@ -167,5 +163,5 @@ def _show(transport: Transport, timeline: Timeline) -> None:
         f"iteration time      {milliseconds(timeline.iteration_ms)}",
         f"longest stage span  {milliseconds(timeline.stage_span_ms)}",
         f"bubble              {100 * timeline.bubble_fraction:.1f} %",
-        f"lower bound         {milliseconds(_bound_ms(timeline.scenario, transport))}",
+        f"lower bound         {milliseconds(analysis.bound_over_ms(timeline.scenario, transport))}",
     )

@@ -287,13 +287,8 @@ def compare(
     if optimum_seconds is not None:
         progress("Optimum")
         rows.append(make.optimal(optimum_seconds))
-    bound_ms = _bound_ms(make.adapted(scenario), make.over("ideal"))
+    bound_ms = analysis.bound_over_ms(make.adapted(scenario), make.over("ideal"))
     return Comparison(scenario, bound_ms, tuple(rows), message_cost_ms, left_out, place, runtime)
-
-
-def _bound_ms(scenario: Scenario, over: Transport) -> float:
-    """What no schedule can beat where messages cost what they do over a transport."""
-    return analysis.bound_over_ms(scenario, over)
 
 
 MOST_SEARCHED = 20_000
@@ -371,7 +366,7 @@ class _Rows:
             fits=not hosted.any()
             or (schedule.uses_hosts and bool((hosted <= scenario.host_limit).all())),
             plan_seconds=plan_seconds,
-            lower_bound_ms=_bound_ms(scenario, over),
+            lower_bound_ms=analysis.bound_over_ms(scenario, over),
             interval_ms=self.cluster.interval_ms(one, timeline.iteration_ms)
             if self.cluster
             else None,
